@@ -157,12 +157,15 @@ class Step(IntEnum):
 
 
 class Token(IntEnum):
-    """Command of the KVMU, word address of the slot, cycles of the search, dropped tokens right before it."""
+    """Command of the KVMU, word address of the slot, cycles of the search, dropped tokens right before it; with encoded
+    pages the slot in the block at this address.
+    """
 
     APPEND = 0
     PLACE = 1
     SEARCH = 2
     DROPPED = 3
+    SLOT = 4
 
 
 class Row(IntEnum):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
+from hw.kv_codec.kv_encoder import KvEncoder
 from sw_model.cycles.columns import Command, Copy, Store, Token
 from sw_model.cycles.layout import READERS, Count, Engine, Kind, Machine, Queue, Side
 from sw_model.cycles.ports import read_word, request, write_word
-from sw_model.cycles.scheduler import Wait, add, head, item, pop, push, put, reach
+from sw_model.cycles.scheduler import Wait, add, head, item, pop, push, put, reach, start, until
 from sw_model.cycles.sequencer import accept, complete, next_command
+
+ENCODER = KvEncoder(lanes=4).latency
 
 
 def reader_of(host: int) -> int:
@@ -18,6 +21,21 @@ def reader_of(host: int) -> int:
 def writer_of(host: int) -> int:
     """Writer of a copy."""
     return Engine.WRITE_HOST if host else Engine.WRITE_COPY
+
+
+def store(k: Machine, c: int, source: int, target: int, slot: int) -> Wait:
+    """Copy a key or a value to its slot, encoded in the block at `target` if pages are; returns its number as `copy`"""
+    if k.encoded:
+        units = slot * k.key_units
+        words = (units % k.word_units + k.key_units + k.word_units - 1) // k.word_units
+        yield from put(k, c, Queue.ROUTES, k.head_words, 0, 0, words)
+        yield from request(k, c, Engine.READ_COPY, source, k.head_words, 0)
+        yield from request(k, c, Engine.WRITE_COPY, target + units // k.word_units, words, 1)
+        k.written[c, Side.DEVICE] += 1
+        number = k.written[c, Side.DEVICE]
+    else:
+        number = yield from copy(k, c, source, target, k.head_words, 0, 0)
+    return number
 
 
 def copy(k: Machine, c: int, source: int, target: int, words: int, from_host: int, to_host: int) -> Wait:
@@ -41,11 +59,28 @@ def move_words(k: Machine, c: int) -> Wait:
         words = item(k, c, Queue.ROUTES, 0)
         reader = reader_of(item(k, c, Queue.ROUTES, 1))
         writer = writer_of(item(k, c, Queue.ROUTES, 2))
+        encoded = item(k, c, Queue.ROUTES, 3)  # words that are written
         pop(k, c, Queue.ROUTES)
+        if encoded:
+            for _ in range(words):
+                yield from read_word(k, c, reader)
+                yield 1
+            start(k, c, write_encoded, ENCODER - 1, encoded)
+            k.encoder_end[c] = k.now + ENCODER + encoded - 1
+            continue
+        if writer == Engine.WRITE_COPY:
+            yield from until(k, k.encoder_end[c])
         for _ in range(words):
             yield from read_word(k, c, reader)
             yield from write_word(k, c, writer)
             yield 1
+
+
+def write_encoded(k: Machine, c: int, words: int) -> Wait:
+    """Process: the words of an encoded key or value."""
+    for _ in range(words):
+        yield from write_word(k, c, Engine.WRITE_COPY)
+        yield 1
 
 
 def issue_copies(k: Machine, c: int) -> Wait:
@@ -71,13 +106,15 @@ def issue_copies(k: Machine, c: int) -> Wait:
                 passed += dropped
                 for head_number in range(k.kv_heads):
                     place = k.token[first + token, Token.PLACE] + head_number * k.page_words
+                    slot = k.token[first + token, Token.SLOT]
+                    value_at = k.head_words
+                    if k.encoded:
+                        value_at = k.key_block_words
                     key = k.command[i, Store.KEYS] + passed * k.command[i, Store.KEY_STRIDE]
-                    number = yield from copy(k, c, key + head_number * k.head_words, place, k.head_words, 0, 0)
+                    number = yield from store(k, c, key + head_number * k.head_words, place, slot)
                     yield 1
                     value = k.command[i, Store.VALUES] + passed * k.command[i, Store.VALUE_STRIDE]
-                    number = yield from copy(
-                        k, c, value + head_number * k.head_words, place + k.head_words, k.head_words, 0, 0
-                    )
+                    number = yield from store(k, c, value + head_number * k.head_words, place + value_at, slot)
                     yield 1
                 passed += 1
             push(k, c, Queue.COPIED, 0, number, Side.DEVICE, 1, 0)

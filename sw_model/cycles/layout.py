@@ -88,6 +88,7 @@ class Queue(IntEnum):
     ENTRIES = 27
     EXTENTS = 28
     DESCRIPTORS = 29
+    RUNS = 30  # LOAD: words of one kind before the operand memory, with encoded pages
 
 
 class Count(IntEnum):
@@ -160,6 +161,8 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "engine_latency": (), "fold_cycles": (), "divide_cycles": (), "wtu_lanes": (), "wtu_pairs": (), "lines": (),
     "line_words": (), "line_blocks": (), "list_words": (), "list_entries": (), "record_words": (), "word_records": (),
     "code_words": (), "max_step_tokens": (), "word_codes": (), "command_words": (), "word_commands": (), "stages": (),
+    # encoded pages, 0 or 1; tokens of a block, words of its keys; units of a word, of a record, of the key of a token
+    "encoded": (), "block_tokens": (), "key_block_words": (), "word_units": (), "record_units": (), "key_units": (),
     # memories: whether the model is compiled, whether its first answer is final
     "is_native": (len(Side),), "is_final": (len(Side),),
     # ports, which cores share: next free cycle of requests and of written words, next wake-up, readers, waiting words
@@ -189,6 +192,11 @@ PER_CORE: dict[str, tuple[int, ...]] = {
     "start_count": (len(ExecUnit),),
     # LOAD: page of the list, tokens served, token of the page
     "page": (), "tokens_read": (), "slot": (),
+    # encoded pages: run of words or records, those that are left, next unit; of the records of a key, the first one and
+    # the end of those that are used, and the next one; cycles in which the newest record or word is taken, and in which
+    # it arrives; cycle in which the encoder sends its last word
+    "run_encoded": (), "run_left": (), "run_at": (), "run_first": (), "run_end": (), "run_record": (), "taken": (),
+    "delivered": (), "encoder_end": (),
     # copy engine: jobs issued to each side's writer
     "written": (len(Side),),
     # retrieval: step and its number; tokens that need a slot; steps with rows; lists; a list leaves the WTU;
@@ -225,7 +233,7 @@ class Kind(IntEnum):
 
 
 TABLES = {  # columns, see `columns.py`
-    "command": 39, "step_of": 7, "token": 4, "row": 3, "select": 2, "mean": 4, "mean_token": 1, "page_of": 2, "op": 10,
+    "command": 39, "step_of": 7, "token": 5, "row": 3, "select": 2, "mean": 4, "mean_token": 1, "page_of": 2, "op": 10,
     "store_command": 3, "act": 4, "job": 5, "entry": 1, "piece": 1, "extent": 4, "descriptor": 3, "commit": 4,
     "traffic": 4,
 }  # fmt: skip

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
+from hw.kv_codec.kv_decoder import KvDecoder
 from sw_model.cycles.columns import Command, Gather, Load
-from sw_model.cycles.layout import Count, Engine, Kind, Machine, Queue
-from sw_model.cycles.ports import read_word, read_words, request
-from sw_model.cycles.scheduler import Wait, add, head, item, pop, put, reach, start, until
+from sw_model.cycles.layout import Bell, Count, Engine, Kind, Machine, Queue
+from sw_model.cycles.ports import read_word, read_words, remove_word, request
+from sw_model.cycles.scheduler import Wait, add, bell, head, item, pop, put, reach, start, until
 from sw_model.cycles.sequencer import accept, complete, next_command
 from sw_model.cycles.unit import remaining
+
+USED = 256  # an entry of RUNS has the first word and the words that are used of each key or value as one number
+DECODER = KvDecoder.latency
 
 
 def request_operands(k: Machine, c: int) -> Wait:
@@ -31,6 +35,10 @@ def request_operands(k: Machine, c: int) -> Wait:
         yield 1
         if beats == 0:
             rows = 0
+        if k.encoded:
+            if rows:
+                yield from put(k, c, Queue.RUNS, 0, rows * beats, 0, 0)
+            yield 1
         for row in range(rows):
             yield from request(
                 k, c, Engine.READ_LOAD, k.command[i, Load.SOURCE] + row * k.command[i, Load.STRIDE], beats, 0
@@ -69,18 +77,44 @@ def gather(k: Machine, c: int, i: int) -> Wait:
         yield 1
         k.tokens_read[c] += count
         skipped -= count
-    for _ in range(tokens):
+    run_sent = 0  # of the tokens of the step
+    while tokens:
         yield 1  # NEXT
+        count = 1
         if k.tokens_read[c] < past:
             yield from next_page(k, c)
             page = k.command[i, Gather.PAGE] + k.page[c]
-            address = k.page_of[page, 0] + (2 * k.slot[c] + k.command[i, Gather.VALUES]) * k.head_words
-            leave_slots(k, c, page, 1)
+            if k.encoded:
+                first = k.slot[c] % k.block_tokens
+                count = min(tokens, min(k.page_of[page, 1] - k.slot[c], k.block_tokens - first))
+                unit = first * k.key_units % k.word_units
+                used = k.command[i, Gather.WORD] * USED + words
+                yield from put(k, c, Queue.RUNS, 1, count * k.head_words, unit, used)
+                yield 1
+                address = (
+                    k.page_of[page, 0]
+                    + k.slot[c] // k.block_tokens * 2 * k.key_block_words
+                    + k.command[i, Gather.VALUES] * k.key_block_words
+                    + first * k.key_units // k.word_units
+                )
+                size = (unit + count * k.key_units + k.word_units - 1) // k.word_units
+            else:
+                address = k.page_of[page, 0] + (2 * k.slot[c] + k.command[i, Gather.VALUES]) * k.head_words
+                address += k.command[i, Gather.WORD]
+                size = words
+            leave_slots(k, c, page, count)
         else:
+            if k.encoded and not run_sent:
+                yield from put(k, c, Queue.RUNS, 0, tokens * words, 0, 0)
+                yield 1
+                run_sent = 1
             address = k.command[i, Gather.STEP_WORD] + (k.tokens_read[c] - past) * k.command[i, Gather.STRIDE]
-        yield from request(k, c, Engine.READ_LOAD, address + k.command[i, Gather.WORD], words, 0)
+            address += k.command[i, Gather.WORD]
+            size = words
+        yield from request(k, c, Engine.READ_LOAD, address, size, 0)
         yield 1
-        k.tokens_read[c] += 1
+        k.tokens_read[c] += count
+        tokens -= count
     yield 1
 
 
@@ -121,7 +155,7 @@ def write_operands(k: Machine, c: int) -> Wait:
             if item(k, c, Queue.FILL, 2):
                 yield from transpose(k, c, rows, beats)
             else:
-                yield from read_words(k, c, Engine.READ_LOAD, rows * beats)
+                yield from operand_words(k, c, rows * beats)
         pop(k, c, Queue.FILL)
         complete(k, c, ExecUnit.LOAD)
         yield 1
@@ -135,9 +169,70 @@ def transpose(k: Machine, c: int, rows: int, beats: int) -> Wait:
     while left:
         yield from until(k, before + 1)
         count = min(left, k.width)
-        yield from read_words(k, c, Engine.READ_LOAD, count * beats)
+        yield from operand_words(k, c, count * beats)
         yield 1
         before = newest
         newest = max(k.now + 1, newest + 1) + k.width * beats - 1
         left -= count
     yield from until(k, newest)
+
+
+def operand_words(k: Machine, c: int, count: int) -> Wait:
+    """Words for the operand memory; ends in the cycle in which the last one arrives."""
+    if not k.encoded:
+        yield from read_words(k, c, Engine.READ_LOAD, count)
+    else:
+        k.taken[c] = max(k.taken[c], k.now - DECODER - 1)  # the decoder holds the words of as many cycles
+        left = count
+        while left:
+            if k.run_left[c] == 0:
+                yield from next_run(k, c)
+            if k.run_encoded[c]:
+                sent = yield from take_record(k, c)
+                left -= sent
+                k.delivered[c] = k.taken[c] + DECODER
+            else:
+                words = min(left, k.run_left[c])
+                yield from read_words(k, c, Engine.READ_LOAD, words)
+                k.taken[c] = k.now
+                k.delivered[c] = k.now
+                k.run_left[c] -= words
+                left -= words
+        yield from until(k, k.delivered[c])
+
+
+def next_run(k: Machine, c: int) -> Wait:
+    """Begin the next run; plain words wait until the decoder is empty."""
+    yield from head(k, c, Queue.RUNS)
+    k.taken[c] = max(k.taken[c] + 1, k.at[c, Queue.RUNS, k.head[c, Queue.RUNS]])
+    k.run_encoded[c] = item(k, c, Queue.RUNS, 0)
+    k.run_left[c] = item(k, c, Queue.RUNS, 1)
+    k.run_at[c] = k.word_units + item(k, c, Queue.RUNS, 2)
+    k.run_first[c] = item(k, c, Queue.RUNS, 3) // USED
+    k.run_end[c] = k.run_first[c] + item(k, c, Queue.RUNS, 3) % USED
+    k.run_record[c] = 0
+    pop(k, c, Queue.RUNS)
+    if not k.run_encoded[c]:
+        yield from until(k, max(k.taken[c], k.delivered[c]) + 1)
+
+
+def take_record(k: Machine, c: int) -> Wait:
+    """Take a record from the words; returns whether it is sent on."""
+    r = Engine.READ_LOAD
+    while k.words[c, r] == 0:
+        yield bell(c, Bell.WORD + r)
+    if k.run_at[c] + k.record_units > 2 * k.word_units:  # it ends in the next word
+        k.taken[c] = max(k.taken[c] + 1, k.word_at[c, r, k.word_head[c, r]])
+        remove_word(k, c, r, k.taken[c])
+        k.run_at[c] -= k.word_units
+        while k.words[c, r] == 0:
+            yield bell(c, Bell.WORD + r)
+    k.taken[c] = max(k.taken[c] + 1, k.word_at[c, r, k.word_head[c, r]])
+    k.run_at[c] += k.record_units
+    k.run_left[c] -= 1
+    if k.run_left[c] == 0 or k.run_at[c] + k.record_units > 2 * k.word_units:
+        remove_word(k, c, r, k.taken[c])
+        k.run_at[c] -= k.word_units
+    used = k.run_first[c] <= k.run_record[c] < k.run_end[c]
+    k.run_record[c] = (k.run_record[c] + 1) % k.head_words
+    return used

@@ -17,11 +17,13 @@ import numpy as np
 
 from hw.config import Config
 from hw.core.isa import COMMAND_BYTES
+from hw.core.load_unit import MAX_OPEN_RUNS
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.retrieval import page_lists
 from hw.core.sequencer import QUEUE_DEPTH
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.dre.kvmu.records import BLOCK_BYTES
+from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from hw.lxe.vpe_lane import STAGES
@@ -81,6 +83,7 @@ UNITS: list[Process] = [
     sequencer.meet,
 ]
 OTHERS: list[Process] = [
+    copy_unit.write_encoded,
     scheduler.ring_bell,
     scheduler.add_later,
     ports.serve,
@@ -106,12 +109,14 @@ DEPTHS = {
     Queue.MULTIPLY: 1, Queue.RESULTS_OF: 1, Queue.MATRIX_ENDS: 4, Queue.INSTRUCT: 1, Queue.FETCH: 1, Queue.DRAIN: 1,
     Queue.CODE: 4, Queue.PIECES: 8, Queue.BEATS: 1, Queue.OUT: STAGES + 3, Queue.VECTOR_ENDS: 4, Queue.ASSIGNED: 1,
     Queue.STORE: 2, Queue.ENTRIES: page_lists.QUEUE_DEPTH, Queue.EXTENTS: 1, Queue.DESCRIPTORS: 2,
+    Queue.RUNS: MAX_OPEN_RUNS,
 }  # fmt: skip  # of the others: no limit
 LATENCIES = {
     Queue.CODES: 0, Queue.MULTIPLY: 0, Queue.RESULTS_OF: 0, Queue.RESULTS: 0, Queue.INSTRUCT: 0, Queue.FETCH: 0,
     Queue.DRAIN: 0, Queue.BEATS: 0, Queue.JOINED: 0, Queue.AVERAGED: 0, Queue.ASSIGNED: 1, Queue.STORE: 1,
     Queue.EXTENTS: 1, Queue.DESCRIPTORS: 1,
 }  # fmt: skip  # of the others: 2
+ENCODED = ("key_block_words", "word_units", "record_units", "key_units")
 HOST_DEPTHS = {Engine.READ_HOST: 64, Engine.WRITE_HOST: 32}
 
 
@@ -119,6 +124,7 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
     """Machine of some cores before cycle 0."""
     m = np.zeros(machine_size(cores), np.int64)
     word, vpe, dpe = 2 * config.dpe_inputs, VPE.from_config(config), DPE.from_config(config)
+    pages = PageLayout(head_dim=config.head_dim, page_tokens=config.page_tokens, word=8 * word, kv_bits=config.kv_bits)
     if config.cache_lines > MAX_LINES:
         raise ValueError(f"cache_lines must be at most {MAX_LINES}, got {config.cache_lines}")
     numbers = {
@@ -128,7 +134,10 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
         "width": config.dpe_inputs,
         "head_words": config.head_dim // config.dpe_inputs,
         "kv_heads": config.kv_heads,
-        "page_words": config.page_tokens * 2 * (config.head_dim // config.dpe_inputs),
+        "page_words": pages.head_page_bytes * 8 // pages.word,
+        "encoded": int(pages.is_encoded),
+        "block_tokens": pages.block_tokens,
+        **({name: getattr(pages, name) for name in ENCODED} if pages.is_encoded else {}),
         "max_step_tokens": config.max_step_tokens,
         "loads": dpe.loads,
         "engine_latency": dpe.latency,

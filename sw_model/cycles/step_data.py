@@ -22,7 +22,8 @@ class StepData:
     opening, committing : commands OPEN and STEP of the KVMU
     mean_keys, counts, log : byte addresses of the mean keys and token counts of the context, and of the undo log
     clusters : before the step ; scored : clusters that the queries scored; None: no queries
-    appends : command of each token ; places : byte address of its slot ; assigned : its cluster ; opened : it is new
+    appends : command of each token ; places : byte address of its slot, or of the block of its slot ; slots : number of
+        its slot ; assigned : its cluster ; opened : it is new
     searched : first and end cluster that each token is compared with
     rows : for each group of score rows (passes, levels) of every row
     selects : for each KV head, the command of each selected cluster
@@ -40,6 +41,7 @@ class StepData:
     scored: int | None = None
     appends: list[StoreCommand] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
     assigned: list[int] = field(default_factory=list)
     opened: list[bool] = field(default_factory=list)
     searched: list[tuple[int, int]] = field(default_factory=list)
@@ -97,6 +99,7 @@ class _Recorder:
         if op == Op.APPEND:
             step.appends.append(recorded)
             step.places.append(replies[-1].address)
+            step.slots.append(replies[-1].slot)
             step.assigned.append(command.cluster)
             step.opened.append(bool(command.opened))
         elif op == Op.SELECT:

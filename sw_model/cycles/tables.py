@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from compiler.memory import page_layout
 from golden.kvmu import Op as StoreOp
 from golden.kvmu import Piece, Tier, cut, join
 from hw.config import Config
@@ -61,6 +62,7 @@ class Tables:
         self.config, self.instructions = config, instructions
         self.word, self.width = 2 * config.dpe_inputs, config.dpe_inputs
         self.hcu, self.wtu = HCU.from_config(config), WTU.from_config(config)
+        self.layout = page_layout(config)
         self.rows = {name: array("q") for name in TABLES}
         self.programs: dict[int, tuple[int, int]] = {}  # instructions of a vector program in the table
         self.columns = {kind: [(c, c.name.lower()) for c in fields] for kind, fields in FIELDS.items()}
@@ -254,11 +256,12 @@ class Tables:
     def _step(self, data: StepData) -> int:
         kept = data.kept or range(len(data.appends))
         dropped = [token - before - 1 for before, token in pairwise([-1, *kept])]
-        tokens = list(zip(data.appends, data.places, data.searched, dropped, strict=True))
+        tokens = list(zip(data.places, data.slots, data.searched, dropped, strict=True))
         commands = [self._store(append, None) for append in data.appends]
         sync, token = self._store(SYNC, None), self.size("token")
-        for number, (_, place, searched, skipped) in zip(commands, tokens, strict=True):
-            self.add("token", number, place // self.word, self.hcu.token_cycles(*searched), skipped)
+        for number, (place, slot, searched, skipped) in zip(commands, tokens, strict=True):
+            cycles = self.hcu.token_cycles(*searched)
+            self.add("token", number, place // self.word, cycles, skipped, slot % self.layout.block_tokens)
         return self.add(
             "step_of", data.mean_keys // self.word, data.counts // self.word, data.log // self.word, len(tokens),
             token, data.scored is not None, sync,

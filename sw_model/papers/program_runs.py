@@ -160,7 +160,8 @@ def step_data(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_pr
     """The data of the step of a point."""
     system, numbers = load_system(point.system), step_numbers(point, model)
     assert system.core
-    config, program = system.core.config, program_policy(point, numbers)
+    program = program_policy(point, numbers)
+    config = program.core(system.core.config)
     if isinstance(numbers, StoredNumbers):
         assert isinstance(program, machine.FullPolicy)
         return stored_step(config, program, numbers, progress=progress)
@@ -177,7 +178,8 @@ def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_pro
     """Run the layers of a point on the cycle model: cycles and bytes of all and of a repeated layer, and its waits."""
     system, numbers = load_system(point.system), step_numbers(point, model)
     assert system.core
-    config, visual, program = system.core.config, point.stage == "frame", program_policy(point, numbers)
+    visual, program = point.stage == "frame", program_policy(point, numbers)
+    config = program.core(system.core.config)
     if isinstance(numbers, WindowNumbers):
         return _simulate_window(system, numbers, model, visual)
     step = step_data(point, model, progress)

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, machine.Policy] = {
     for policy in (
         machine.ResvPolicy(prefetch="next_layer"),
         machine.FullPolicy(prefetch="next_layer"),
+        machine.OakenPolicy(prefetch="next_layer"),
         machine.RekvPolicy(),
         machine.QuickPrefillPolicy(group_frames=1, prefetch="next_layer"),
         machine.WindowPolicy(),

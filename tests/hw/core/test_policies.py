@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import FullPolicy, InfiniGenPolicy, InfiniGenPPolicy, RekvPolicy, WindowPolicy
+from compiler.policies import (
+    FullPolicy,
+    InfiniGenPolicy,
+    InfiniGenPPolicy,
+    OakenPolicy,
+    RekvPolicy,
+    ResvPolicy,
+    WindowPolicy,
+)
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from hw.config import Config
@@ -19,7 +27,7 @@ from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
 
 HEAVY = pytest.mark.heavy
-POLICIES = {  # policy, tokens in device memory
+POLICIES = {  # policy, tokens in device memory; the bits of stored keys and values are 4 if the name ends so
     "full": (FullPolicy(), 6),
     "full, next layer": (FullPolicy(prefetch="next_layer"), 6),
     "window": (WindowPolicy(sink=4, recent=8), 0),
@@ -28,6 +36,11 @@ POLICIES = {  # policy, tokens in device memory
     "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
     "infinigen": (InfiniGenPolicy(budget=4, column_share=0.5), 6),
     "infinigenp": (InfiniGenPPolicy(budget=5, column_share=0.5), 6),
+    "oaken": (OakenPolicy(), 6),
+    "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 6),
+    "resv, 4 bits": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
+    "window, 4 bits": (WindowPolicy(sink=4, recent=8), 0),
+    "rekv, 4 bits": (RekvPolicy(frames=2), 6),
 }
 QUICK = (("full", 1), ("window, next layer", 1), ("rekv", 2))
 CASES = [
@@ -45,7 +58,10 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     write_random(tmp_path, "llama", rng)
     checkpoint, (policy, resident) = Checkpoint(tmp_path), POLICIES[name]
     limits = Limits(tokens=64, step=4, resident=resident)
-    machine = compile_model(checkpoint, Config.preset("tiny"), limits, policy, cores=cores)
+    config = policy.core(Config.preset("tiny"))
+    if name.endswith("4 bits"):
+        config = config.replace(kv_bits=4)
+    machine = compile_model(checkpoint, config, limits, policy, cores=cores)
     timing = {side: FixedTiming(latency=12) for side in BASES}
     run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
     session.prompt([1, 2])
