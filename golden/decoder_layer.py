@@ -331,8 +331,8 @@ class DecoderLayer:
     table    KV prediction unit, shared with other layers and streams
     context  number of the context of this layer and stream in the store of `table`
     biases   BF16 bit patterns (outputs,) of those matrices that have one, of q, k and v
-    keys, values  BF16 codes (Hkv, d) of the tokens so far as they are read from their pages, in memory order; not empty
-                  if the stream is resumed
+    keys, values  BF16 codes (Hkv, d) of the tokens so far, in memory order, or their encoded bytes, uint8 (Hkv, bytes);
+                  not empty if the stream is resumed
     following     layer for which the queries of this layer select; None: no layer
     prefetched    selection of the layer before for the next step of this layer; None: this layer selects itself
     policy        what the layer does with its tokens
@@ -465,10 +465,14 @@ class DecoderLayer:
         return codes, assigned, opening + replies
 
     def _as_stored(self, x: np.ndarray) -> list[np.ndarray]:
-        """Keys or values (T, Hkv, d) as they are read from a page, where they can be encoded."""
+        """Keys or values (T, Hkv, d) as they are in a page, where they can be encoded."""
         layout = self.table.kvmu.config.layout
-        rows = x.reshape(-1, x.shape[-1])
-        return list(layout.decode(layout.encode(rows)).reshape(x.shape) if layout.is_encoded else x)
+        return list(layout.encode(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1) if layout.is_encoded else x)
+
+    def _read(self, stored: Sequence[np.ndarray], tokens: Sequence[int], head: int) -> list[np.ndarray]:
+        """BF16 codes (d,) of stored keys or values of a KV head."""
+        layout, rows = self.table.kvmu.config.layout, [stored[token][head] for token in tokens]
+        return list(layout.decode(np.stack(rows))) if rows and layout.is_encoded else rows
 
     def _update_means(self, keys: np.ndarray, assigned: Assignment) -> None:
         """Update the mean keys of the context piece by piece; clusters that are opened later have no mean key yet."""
@@ -525,8 +529,8 @@ class DecoderLayer:
             self.following.prefetched = self.following.select(scoring)
         group, rows, context = s.q_heads // s.kv_heads, self._query_rows(q), []
         for h, past in enumerate(selection.attended):
-            keys = np.stack([*(self.keys[i][h] for i in past), *k[:, h]])
-            values = np.stack([*(self.values[i][h] for i in past), *v[:, h]])
+            keys = np.stack([*self._read(self.keys, past, h), *k[:, h]])
+            values = np.stack([*self._read(self.values, past, h), *v[:, h]])
             scores = self.product(rows[h], keys)
             weights = np.zeros((tokens * group, len(keys)), np.uint16)
             for r in range(tokens * group):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class LayerRun:
     scattered : both regions span all word addresses, and everything lies at a random address
     mirrored : with `scattered`, invert the upper bits of all addresses
     prefetch : which layer the queries of a layer select for, as in `golden.resv.ResvConfig`
+    changes : sizes of the core that differ from those of the preset
     """
 
     def __init__(
@@ -105,8 +107,9 @@ class LayerRun:
         scattered: bool = False,
         mirrored: bool = False,
         prefetch: str = "same_layer",
+        changes: Mapping[str, int] | None = None,
     ):
-        self.config = c = Config.preset(preset)
+        self.config = c = Config.preset(preset).replace(**(changes or {}))
         self.sizes, self.rng = sizes or CASES[preset], rng
         self.core = Core.from_config(c)
         word = self.core.processor.word // 8
@@ -351,18 +354,18 @@ class LayerRun:
         self.initial = self.memory.tobytes()
         self.run_on.device[self.store_base : self.store_base + len(self.initial)] = self.initial
         kvmu, context = self.golden.table.kvmu, self.golden.table.context
-        slots = np.concatenate([np.stack(self.golden.keys), np.stack(self.golden.values)], axis=2)  # (T, Hkv, 2 d)
         for page in filter(context.in_use, range(len(context.pages))):
             record = context.pages[page]
             resident = int(record["flags"]) & RESIDENT
             memory = self.run_on.device if resident else self.run_on.host
             base = kvmu.config.page_frames_base if resident else self.store.backing_base(context.number, False)
-            start = base + (int(record["frame"]) if resident else page) * self.store.page_bytes
-            tokens = context.lists[page, : int(record["used"])]
-            for head in range(self.config.kv_heads):
-                data = slots[tokens, head].tobytes()
-                at = start + head * self.store.page_bytes // self.config.kv_heads
-                memory[at : at + len(data)] = data
+            start = base + (int(record["frame"]) if resident else page) * kvmu.config.page_bytes
+            tokens = context.lists[page, : int(record["used"])].tolist()
+            for head, (slot, token) in product(kvmu.config.heads, enumerate(tokens)):
+                for value, stored in enumerate((self.golden.keys, self.golden.values)):
+                    at = start + head * kvmu.config.head_page_bytes + kvmu.config.layout.offset(slot, value)
+                    data = stored[token][head].tobytes()
+                    memory[at : at + len(data)] = data
 
     def fill(self, images: Mapping[int, bytes]) -> None:
         """Append a program that copies `images` to words of the device memory before a step reads them."""

@@ -123,7 +123,9 @@ FOUR_BITS = {  # policy, tokens in device memory
 }
 
 
-@pytest.mark.parametrize("name", FOUR_BITS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("oaken", "resv") else pytest.param(name, marks=pytest.mark.heavy) for name in FOUR_BITS]
+)
 def test_four_bits(name, tmp_path, rng):
     """Past tokens as they are stored, those of the step in BF16, as in the golden layers; logits differ from BF16."""
     (policy, resident), logits = FOUR_BITS[name], []

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 
+from compiler.memory import page_layout
 from golden import bf16
 from golden.bf16 import FP32
 from golden.core_interpreter import LENGTHS, NUMBERS, CoreInterpreter
@@ -42,21 +43,24 @@ class Author:
             inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows,
             slots=c.dpe_accumulators,
             vector_rows=c.vpe_rows, head_words=c.head_dim // self.n, align_bits=c.align_bits, programs=self.programs,
+            layout=page_layout(c),
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
         self.used_pages = [set(memory.pages) for memory in self.machine.memories]
 
     def see(self, trace: StepResult) -> dict[int, bytes]:
-        """Take over the clusters and pages of a step; returns the resident keys and values by their first word."""
-        golden, words = self.bench.golden, self.machine.head_words
+        """Take over the clusters and pages of a step; returns the resident keys and values by their byte address."""
+        golden = self.bench.golden
+        layout = golden.table.kvmu.config.layout
         self.machine.clusters = len(golden.table.clusters.counts)
         self.machine.pages = [[(address // (2 * self.n), tokens) for address, tokens in of] for of in trace.pages]
         contents = {}
-        for head, (pages, tokens) in enumerate(zip(self.machine.pages, trace.attended, strict=True)):
-            first_words = [page + 2 * slot * words for page, count in pages for slot in range(count)]
-            for first_word, token in zip(first_words, tokens, strict=True):
-                contents[first_word] = golden.keys[token][head].tobytes() + golden.values[token][head].tobytes()
+        for head, (pages, tokens) in enumerate(zip(trace.pages, trace.attended, strict=True)):
+            slots = [(page, slot) for page, count in pages for slot in range(count)]
+            for (page, slot), token in zip(slots, tokens, strict=True):
+                for value, stored in enumerate((golden.keys, golden.values)):
+                    contents[page + layout.offset(slot, value)] = stored[token][head].tobytes()
         return contents
 
     def number(self, low: int, high: int) -> int:

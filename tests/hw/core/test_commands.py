@@ -4,10 +4,13 @@ import copy
 from itertools import groupby
 
 import pytest
+from amaranth import Signal, Value
 
 from compiler.layer import LayerSizes
-from hw.core.isa import Command, SyncEvent, all_but
+from hw.axi.ports import Cause
+from hw.core.isa import Command, ExecUnit, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES
+from hw.dre.kvmu.command import Fault, Op
 from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import LayerRun, frames
 from tests.hw.core.random_commands import Author
@@ -19,13 +22,13 @@ NEEDED = {  # waits without which a command would meet operands of another one
 }
 
 
-def run(steps, count, together, rng, seed):
+def run(steps, count, together, rng, seed, **changes):
     """Run `count` random commands after `steps` layer steps; `together`: each as early as its operands allow."""
-    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, scattered=True)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, scattered=True, changes=changes)
     for x in frames(bench, steps, 2):
         bench.step(x)
     author = Author(bench)
-    machine, size = author.machine, bench.run_on.word_bytes
+    machine = author.machine
     cached = author.see(bench.traces[-1]) if steps else {}
     program = author.write(count)
     if together:
@@ -35,7 +38,7 @@ def run(steps, count, together, rng, seed):
         bench.run_on.script += bench.run_on.driver.read("matrix_beats")
     machine.memories = copy.deepcopy(machine.memories)
     for address, content in cached.items():
-        machine.memories[0][address * size : address * size + len(content)] = content
+        machine.memories[0][address : address + len(content)] = content
     slow = {"device": FixedTiming(latency=30, gap=1.5, beat_bytes=8)}
     record = bench.check(stall=0.1, seed=seed, timing=slow)
     for command in program:
@@ -49,6 +52,35 @@ def run(steps, count, together, rng, seed):
 def test_random_commands(steps, count, rng, seed):
     """Random commands after a few layer steps (clusters and token lists exist), or with an empty table."""
     run(steps, count, False, rng, seed)
+
+
+@pytest.mark.heavy
+def test_random_commands_with_encoded_pages(rng, seed):
+    """GATHER decodes past tokens from any slot on, in one command or several, and any words of them."""
+    run(6, 600, False, rng, seed, kv_bits=4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("preset, resident", [("tiny", 4), ("small", 16)])
+def test_steps_with_encoded_pages(preset, resident, rng, seed):
+    """Steps of a layer whose pages leave device memory and come back, under random pauses."""
+    bench = LayerRun(preset, rng, hamming_threshold=6, max_resident_tokens=resident, changes={"kv_bits": 4})
+    for x in frames(bench, 8, bench.sizes.tokens):
+        bench.step(x)
+    assert any(reply.transit for trace in bench.traces for reply in trace.replies)
+    bench.check(stall=0.2, seed=seed, timing={"device": FixedTiming(latency=20), "host": FixedTiming(latency=60)})
+
+
+@pytest.mark.heavy
+def test_move_is_refused_with_encoded_pages(rng, seed):
+    """The core stops with the fault OP of the KVMU; the next program runs."""
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, changes={"kv_bits": 4})
+    bench.run([Command("OPEN", {"context": 0}), Command("MOVE"), Command("END")], clear=True)
+    bench.run([Command("COPY", {"source": 8, "target": 9, "words": 1}), Command("END")])
+    (refused, after), _ = bench.run_on.simulate(seed=seed)
+    assert after.done and not after.failed
+    assert (refused.cause, refused.source) == (Cause.TABLE, ExecUnit.RETRIEVAL)
+    assert refused.address == Fault.OP.value | Op.MOVE.value << len(Value.cast(Signal(Fault)))
 
 
 def test_random_commands_at_once(rng, seed):

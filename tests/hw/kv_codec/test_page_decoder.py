@@ -8,7 +8,8 @@ from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.page_cases import keys, layouts, numbers
 
 COUNT_BITS = 8
-PRESETS = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
+HEAVY = pytest.mark.heavy
+PRESETS = ["tiny", *(pytest.param(name, marks=HEAVY) for name in ("small", "paper"))]
 
 
 def traffic(rng, layout, golden, count):
@@ -42,7 +43,9 @@ def traffic(rng, layout, golden, count):
     return dict(zip(names, np.array(runs).T, strict=True)), words, lasts, results
 
 
-@pytest.mark.parametrize("stall", [0.0, InTurns(0.4)], ids=["streaming", "stalled"])
+@pytest.mark.parametrize(
+    "stall", [pytest.param(0.0, marks=HEAVY, id="streaming"), pytest.param(InTurns(0.4), id="stalled")]
+)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_runs_equal_golden(preset, stall, rng, seed):
     """Tokens of parts of blocks, some words of each key, and plain words between them."""

@@ -7,7 +7,8 @@ from hw.kv_codec.page_encoder import PageEncoder
 from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.page_cases import keys, layouts, numbers
 
-PRESETS = ["tiny", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("small", "paper"))]
+HEAVY = pytest.mark.heavy
+PRESETS = ["tiny", *(pytest.param(name, marks=HEAVY) for name in ("small", "paper"))]
 
 
 def written(first, stored, nbytes):
@@ -19,7 +20,9 @@ def written(first, stored, nbytes):
     return list(zip(numbers(data, nbytes), (int("".join(map(str, line[::-1])), 2) for line in lines), strict=True))
 
 
-@pytest.mark.parametrize("stall", [0.0, InTurns(0.4)], ids=["streaming", "stalled"])
+@pytest.mark.parametrize(
+    "stall", [pytest.param(0.0, marks=HEAVY, id="streaming"), pytest.param(InTurns(0.4), id="stalled")]
+)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_copies_equal_golden(preset, stall, rng, seed):
     """Keys for all slots of a block, and copies of plain words between them; a strobed byte has the golden value."""
