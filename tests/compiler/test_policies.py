@@ -148,6 +148,23 @@ def test_four_bits(name, tmp_path, rng):
     assert len(logits) == 1 or (logits[0] != logits[1]).any()
 
 
+def test_saved_sessions_hold_encoded_pages(tmp_path, rng):
+    """A resumed session continues with the same bits; a core with another format refuses the file."""
+    sessions = Sessions(tmp_path, OakenPolicy(), rng, resident=6, step=5, config=TINY.replace(kv_bits=4))
+    for _ in range(4):
+        sessions.frame(5)
+    sessions.session.save(tmp_path / "session")
+    limits = Limits(tokens=96, step=5, resident=6)
+    other = compile_model(sessions.checkpoint, TINY.replace(kv_bits=4), limits, OakenPolicy())
+    resumed = other.session(tmp_path / "session")
+    for session in (sessions.session, resumed):
+        session.prompt([1, 2, 3], answer=True)
+    np.testing.assert_array_equal(resumed.logits, sessions.session.logits)
+    plain = compile_model(sessions.checkpoint, TINY, limits, FullPolicy())
+    with pytest.raises(ValueError, match="model must be"):
+        plain.session(tmp_path / "session")
+
+
 def test_policies_without_encoded_pages(tmp_path, rng):
     write_random(tmp_path, "llama", rng)
     for policy, kv_bits, message in (
