@@ -39,6 +39,12 @@ def test_lint_clean(name, preset, tmp_path):
     assert lint(name, text, tmp_path) == (0, "")
 
 
+@pytest.mark.heavy
+def test_core_with_kv_codec_is_lint_clean(tmp_path):
+    text = cached_verilog(rtlil("core", Config.preset("tiny").replace(kv_bits=4)), "core")
+    assert lint("core", text, tmp_path) == (0, "")
+
+
 DAMAGES = {  # pattern in the Verilog of the matrix engine, its replacement, warning
     "pin of the first row": (r"(?<=  dpe_row row0 \()(.*?)\s*\.load\([^\n]*,", r"\1", "PINMISSING"),
     "pin of the last row": (r"(?<=  dpe_row row3 \()(.*?)\s*\.load\([^\n]*,", r"\1", "PINMISSING"),
