@@ -51,6 +51,7 @@ class Case:
     window: int = 0
     staging: int = 32  # head pages of a staging bank
     prefetch: str = "same_layer"
+    kv_bits: int = 16
 
 
 def dram(name: str) -> Callable[[], MemoryTiming]:
@@ -148,6 +149,11 @@ CASES |= {
     "small, 2 streams": small(streams=2, capacity=16, ratio=0.8),
     "small, drive": small(capacity=8, ratio=0.8, host=drive, storage=True),
     "small, ddr4": small(device=DDR4, host=link(4, 8), capacity=64),
+    "4 bits": tiny(kv_bits=4, ratio=0.8, count=7),
+    "4 bits, fast": tiny(kv_bits=4, capacity=64, ratio=1.0, count=7, device=lambda: FixedTiming(12)),
+    "4 bits, 2 layers, next layer": tiny(kv_bits=4, layers=2, prefetch="next_layer", capacity=4, ratio=0.8),
+    "4 bits, long rows": tiny(**LONG, count=5, ratio=0.5, kv_bits=4),
+    "small, 4 bits": small(kv_bits=4, layers=2),
 }  # fmt: skip
 
 
@@ -159,6 +165,7 @@ def bench(case: Case, seed: int) -> tuple[LayerRun, list[np.ndarray], list[int]]
         selection_target=round(65536 * case.ratio) if case.policy == "ratio" else int(case.ratio), policy=case.policy,
         storage=case.storage, layers=case.layers, streams=case.streams, window_tokens=case.window,
         staging_head_pages=case.staging, limit=400_000, device_bytes=16 << 20, prefetch=case.prefetch,
+        changes={"kv_bits": case.kv_bits},
     )  # fmt: skip
     sources = [frames(layer, case.count, case.tokens) for _ in range(case.streams)]
     inputs = [next(sources[n % case.streams]) for n in range(case.count)]
