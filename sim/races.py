@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.machine.interpreter import FastInterpreter
 from golden.core_interpreter import CoreInterpreter
 from hw.core.isa import BY_NAME, LIST_SETS, Command, Destination, ExecUnit, LengthSource, SyncEvent
 
@@ -45,14 +46,23 @@ class Access:
     writes: list[Words]
 
 
-class AccessRecorder(CoreInterpreter):
-    """A `CoreInterpreter` that records the words which every command accesses in `accesses`."""
+class AccessRecorder(FastInterpreter):
+    """An interpreter that records the words which every command accesses in `accesses`.
+
+    Products are those of `FastInterpreter`; every other command takes the code of `CoreInterpreter`, which passes all
+    its accesses to `_read` and `_write`.
+    """
+
+    _read, _write = CoreInterpreter._read, CoreInterpreter._write
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.accesses: list[Access] = []
         self._lists = 0  # page lists of the open context
         self._first: Access | None = None  # accesses of the first SELECT since the last FETCH
+
+    def _device(self) -> None:
+        """No direct access to the device memory, which would not be recorded."""
 
     def execute(self, command: Any) -> None:
         """Execute one command, and append its accesses."""

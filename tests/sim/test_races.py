@@ -20,6 +20,7 @@ from compiler.policies import (
 from compiler.runtime import Limits, Machine, compile_model
 from compiler.window_session import WindowSession
 from golden import bf16
+from golden.core_interpreter import CoreInterpreter
 from golden.resv import PREFETCH
 from hw.config import Config
 from hw.core.isa import Command, Destination, SyncEvent, all_but
@@ -70,6 +71,24 @@ def session(path, family, cores, rng, policy=RESV, layers=2) -> Recorder:
             opened.frame(rng.integers(256, size=(16, 24, 3), dtype=np.uint8))
     list(opened.ask(rng.integers(machine.spec.text.vocabulary, size=6).tolist(), count=2))
     return recorder
+
+
+def test_accesses_are_those_of_the_golden_interpreter(tmp_path, rng):
+    """All reads and writes of `CoreInterpreter`, in order, and equal results in memory."""
+    write_random(tmp_path, "llama", rng)
+    config, embedded = Config.preset("tiny").replace(page_frames=256), bf16.encode(rng.standard_normal((3, 32)))
+    golden = type("Golden", (AccessRecorder,), {"_multiply": CoreInterpreter._multiply})
+    recorders, memories = [], []
+    for interpreter in (golden, AccessRecorder):
+        machine = compile_model(Checkpoint(tmp_path), config, LIMITS, RESV, interpreter=interpreter)
+        recorders.append(Recorder(machine))
+        opened = machine.session()
+        opened.prompt([1])
+        opened.features(embedded)
+        memories.append(bytes(machine.core.leader.memories[0]))
+    assert memories[0] == memories[1]
+    for (_, (want,)), (_, (got,)) in zip(*(recorder.runs for recorder in recorders), strict=True):
+        assert want == got and any(access.writes for access in got)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 6])
