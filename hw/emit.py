@@ -30,7 +30,7 @@ LINT_WAIVERS = {
     "CASEOVERLAP": "these multiplexers are casez statements over one-hot selects",
 }
 LINT_BOX = "_box"  # suffix of an empty module
-CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", "opt_dff", "opt_clean")
+CLEAN_UP = ("proc", "techmap t:$fa", "memory_collect", "opt_expr", "opt_merge", "opt_dff", "pmuxtree", "opt_clean")
 
 
 @contextmanager
