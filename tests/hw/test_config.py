@@ -1,6 +1,7 @@
 """The hardware configuration: presets, derived configurations, effect of every field, error messages."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 
@@ -46,6 +47,7 @@ CHANGES = {
 }
 
 
+@cache  # the RTL at TINY serves many fields
 def rtl(unit, config):
     """Ports and RTL of `unit`; only the ports of `multicore`, whose RTL takes 10 s."""
     component = UNITS[unit].build(config)
