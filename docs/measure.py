@@ -1,6 +1,7 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cache-speed cycle-model dre-area kv-formats layout programs reproduction systems unit-areas
+    python -m docs.measure cache-speed cycle-model dre-area kv-formats layout programs
+    python -m docs.measure reproduction seeds systems unit-areas
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -601,6 +602,28 @@ def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
+def seeds() -> Iterator[str]:
+    """Results of the tests under the seeds of `build/seeds.txt`."""
+    from tests.seeds import record
+
+    yield (
+        "`python -m tests.seeds` ran the tests that depend on the seed (`--seeded`) of the given folders once under "
+        "each seed. A folder that is not in the table did not run."
+    )
+    tables: dict[str, list[list[str]]] = {}
+    row: list[str] = []
+    for line in record().read_text().splitlines():
+        if re.match(r" *\d+  (passed|failed) ", line):
+            seed, result, count, _, seconds, _, commit, tests = line.split(maxsplit=7)
+            row = [seed, result, count, seconds, ""]
+            tables.setdefault(f"## `{tests}` at commit `{commit}`", []).append(row)
+        else:
+            row[-1] += f"`{line.strip()}` "
+    for title, rows in tables.items():
+        yield title
+        yield table(("seed", "result", "passed tests", "time (s)", "failed tests"), rows)
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "cache-speed": ("Speed of the retrieval cache", cache_speed),
     "cycle-model": ("Error of the cycle model", cycle_model),
@@ -610,6 +633,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "memory-models": ("Errors of the memory models", memory_models),
     "programs": ("Frames and tokens from programs", programs),
     "reproduction": ("Published figures and the model", reproduction),
+    "seeds": ("Tests under several seeds", seeds),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "systems": ("All systems on V-Rex8", systems),
     "unit-areas": ("Areas of the units", unit_areas),
