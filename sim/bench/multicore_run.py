@@ -22,8 +22,8 @@ from util.timing import MemoryTiming
 
 @lru_cache(maxsize=2)
 def _built(config: Config, settings: tuple[Any, ...]) -> builds.Build:
-    """Build of a multi-core, cached as that of a core."""
-    return builds.build(MultiCore(config), "multicore", optimize=builds.OPTIMIZE)
+    """Build of a multi-core, cached as that of a core. The default tests simulate it for less time than it builds."""
+    return builds.build(MultiCore(config), "multicore")
 
 
 def _memories(
