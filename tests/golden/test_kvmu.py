@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from golden.kvmu import Fault, Op, Tier, TransferKind
+from golden.kvmu import Command, Fault, Op, Tier, TransferKind
 from golden.kvmu.command import CommandFault
 from golden.page_table import PageTable, PagingConfig
 from golden.store import NONE, ContextSizes, StoreSizes
@@ -256,6 +256,25 @@ def test_fetch_copies_used_slots_to_staging():
     assert not bench.kvmu.uncommitted
     beats = bench.do(Op.MARK, page=1, heads=1)
     assert beats[0].address == staging and beats[0].tag == (last.tag + 1) % bench.config.tags
+
+
+def test_encoded_pages_are_copied_in_blocks():
+    """A block of 48 bytes has two tokens; a head page has two blocks. MOVE does not exist."""
+    bench = StoreBench(max_resident_tokens=1, lanes=4, kv_bits=4)
+    kvmu, size = bench.kvmu, bench.config.head_page_bytes
+    kvmu.execute(Command(int(Op.OPEN), context=0))
+    replies = [kvmu.execute(Command(int(Op.APPEND), opened=not token))[-1] for token in range(5)]
+    blocks = [(reply.address - bench.config.page_frames_base) // 48 for reply in replies]
+    assert size == 2 * 48 and blocks == [0, 0, 1, 1, 4]  # KV head 1 of page 0 is between
+    assert fault(kvmu.execute(Command(int(Op.MOVE), page=0, slot=0, cluster=0))) == Fault.OP
+    kvmu.execute(Command(int(Op.STEP)))
+    assert [extent.nbytes for extent in kvmu.extents] == [2 * size]  # page 0 of both heads
+    kvmu.execute(Command(int(Op.APPEND), opened=1, cluster=1))
+    kvmu.execute(Command(int(Op.STEP)))
+    assert [extent.nbytes for extent in kvmu.extents[1:]] == [48, 48]  # one token of page 1
+    kvmu.execute(Command(int(Op.SELECT), cluster=0, heads=2))
+    kvmu.execute(Command(int(Op.FETCH)))
+    assert sum(extent.nbytes for extent in kvmu.extents[3:]) == size + 48
 
 
 def test_retained_page_becomes_the_newest():
