@@ -18,7 +18,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
-from compiler.memory import Region, block_words, tiles
+from compiler.memory import Region, block_words, row_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
@@ -154,7 +154,8 @@ class LayerCompiler:
         self.x, self.out = allocate(t * self.x_words), allocate(t * self.x_words)
         self.cosines = allocate(t * self.head * 2)
         self.factors = allocate(2 * t)
-        self.normed, self.middle = allocate(t * self.x_words), allocate(t * self.ffn)
+        self.middle_row = row_words(self.ffn, n)
+        self.normed, self.middle = allocate(t * self.x_words), allocate(t * self.middle_row)
         self.wide = {name: allocate(2 * t * width) for name, width in
                      (("q", self.q), ("k", self.kv), ("o", self.x_words), ("gate", self.ffn), ("up", self.ffn),
                       ("down", self.x_words))}  # fmt: skip
@@ -330,13 +331,7 @@ class LayerCompiler:
         x = Activations([Columns(self.normed, self.x_words)], norm)
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
         up = meet(self._multiply(p, "up", t, x, w["up"], wide=True))
-        gated = self._vector(
-            p, "gated", up, repeat=p.builder.share.part(t * self.ffn // self.piece), a=w["gate"],
-            a_stride=2 * self.piece, a_beats=self.piece, a_wide=1, b=w["up"], b_stride=2 * self.piece,
-            b_beats=self.piece, b_wide=1, b_used=1, out=self.middle, out_stride=self.piece, out_beats=self.piece,
-            extra=1,
-        )  # fmt: skip
-        x = Activations([Columns(self.middle, self.ffn)], meet(gated))
+        x = Activations([Columns(self.middle, self.ffn, self.middle_row)], meet(self._gated(p, t, up)))
         down = meet(self._multiply(p, "down", t, x, w["down"], wide=True))
         return meet(self._residual(p, t, self.attended, w["down"], self.out, down))
 
@@ -547,6 +542,21 @@ class LayerCompiler:
         return self._vector(p, "residual", after, repeat=rows, a=x, a_stride=piece, a_beats=piece, b=y,
                             b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out, out_stride=piece,
                             out_beats=piece, extra=1)  # fmt: skip
+
+    def _gated(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """SiLU of the gates times the products `up`; a core has consecutive pieces, those of all tokens in turn."""
+        piece, last = self.piece, list[CommandRef]()
+        part = p.builder.share.part(tokens * self.ffn // piece)
+        for column in range(self.ffn // piece):
+            first = column * tokens
+            rows = range(max(part.start - first, 0), min(part.stop - first, tokens))
+            start, stride = 2 * column * piece, 2 * self.ffn
+            last = self._vector(
+                p, "gated", after, repeat=rows, a=self.wide["gate"] + start, a_stride=stride, a_beats=piece, a_wide=1,
+                b=self.wide["up"] + start, b_stride=stride, b_beats=piece, b_wide=1, b_used=1,
+                out=self.middle + column * piece, out_stride=self.middle_row, out_beats=piece, extra=1,
+            ) or last  # fmt: skip
+        return last
 
     def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         return self._rotate(p, name, tokens, after, self.wide[name], self.rotated[name])

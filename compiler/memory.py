@@ -46,9 +46,9 @@ def block_words(k_blocks: int, width: int) -> int:
 
 
 def row_words(words: int, width: int) -> int:
-    """Words from one row of at least `words` words to the next; multiples of `INTERLEAVE_BYTES` have a gap."""
+    """Words from one row of at least `words` words to the next; multiples of `GAP_BYTES` have a gap."""
     word_bytes = 2 * width
-    return words if words * word_bytes % INTERLEAVE_BYTES else words + CHANNEL_BYTES // word_bytes
+    return words if words * word_bytes % GAP_BYTES else words + CHANNEL_BYTES // word_bytes
 
 
 def tiles(matrix: np.ndarray, width: int) -> bytes:

@@ -112,6 +112,8 @@ class Products:
                     (step.token, step.k, step.inputs),
                     x.load(p, step.token, step.tokens, step.k, step.inputs),
                 )
+            if at:
+                weights += [load_weights(step) for step in steps[at + 1 : at + 2]]
             product = [p.multiply(
                 {
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
@@ -122,7 +124,6 @@ class Products:
                 },
                 weights[at], loaded, n,
             )]  # fmt: skip
-            weights += [load_weights(step) for step in steps[at + 2 : at + 3]]
         return product
 
     def plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from hw.core.dma import BURST
-from hw.core.sequencer import QUEUE_DEPTH
+from hw.core.isa import ExecUnit
+from hw.core.sequencer import QUEUE_DEPTHS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.engine import PS_PER_S, Task, Timeline
 from sw_model.policies import Work
@@ -222,7 +223,7 @@ class Graph:
         last pages have been copied before.
         """
         heads, core = self.model.kv_heads, self.system.core
-        share = max(0, heads - QUEUE_DEPTH) / heads  # of the fetch
+        share = max(0, heads - QUEUE_DEPTHS[ExecUnit.RETRIEVAL]) / heads  # of the fetch
         if share and self.work.common_selection and core:
             pages = self.rates.fetch_bytes / self.model.kv_bytes / core.config.page_tokens
             share = max(0.0, 1 - PAGES / pages) if pages else 0.0

@@ -16,7 +16,9 @@ from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.core import isa
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
 
-QUEUE_DEPTH = 4  # commands that one queue holds
+# Commands that the queue of each unit holds, a power of two. Those of the retrieval unit are SELECT for eight KV heads
+# and FETCH, one of which the unit executes: while it waits for the host link, the commands behind them can be issued.
+QUEUE_DEPTHS = dict.fromkeys(ExecUnit, 4) | {ExecUnit.RETRIEVAL: 8}
 IN_FLIGHT_BITS = 4  # width of the number of commands of one unit that are queued or in progress
 PROGRAM_BITS = 20  # width of the number of commands of a program
 # A command in a queue: its opcode and its fields. The waits become wait counts.
@@ -67,18 +69,20 @@ class CommandQueue(wiring.Component):
 
     Attributes
     ----------
+    depth : entries
     newest, oldest : registers: index of the next entry to write, and of the oldest entry
     remaining : registers: wait counts of every entry
     """
 
     def __init__(self, unit: ExecUnit) -> None:
         self.body = max(sum(f.bits for f in op.fields) for op in OPCODES if op.unit is unit)
-        self.fifo = SyncFIFOBuffered(width=OPCODE_BITS + self.body, depth=QUEUE_DEPTH)
-        self.newest = Signal(range(QUEUE_DEPTH), name="newest")
-        self.oldest = Signal(range(QUEUE_DEPTH), name="oldest")
+        self.depth = QUEUE_DEPTHS[unit]
+        self.fifo = SyncFIFOBuffered(width=OPCODE_BITS + self.body, depth=self.depth)
+        self.newest = Signal(range(self.depth), name="newest")
+        self.oldest = Signal(range(self.depth), name="oldest")
         self.remaining = [
             [Signal(IN_FLIGHT_BITS, name=f"remaining{entry}_{event.name.lower()}") for event in SyncEvent]
-            for entry in range(QUEUE_DEPTH)
+            for entry in range(self.depth)
         ]
         super().__init__(
             {

@@ -20,7 +20,7 @@ from hw.core.isa import COMMAND_BYTES
 from hw.core.load_unit import MAX_OPEN_RUNS
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.retrieval import page_lists
-from hw.core.sequencer import QUEUE_DEPTH
+from hw.core.sequencer import QUEUE_DEPTHS
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.dre.kvmu.records import BLOCK_BYTES
 from hw.kv_codec.page_layout import PageLayout
@@ -104,8 +104,7 @@ OTHERS: list[Process] = [
 ]
 PROCESS_KINDS = UNITS + OTHERS
 DEPTHS = {
-    Queue.LOAD: QUEUE_DEPTH, Queue.MATRIX: QUEUE_DEPTH, Queue.VECTOR: QUEUE_DEPTH, Queue.RETRIEVAL: QUEUE_DEPTH,
-    Queue.COPY: QUEUE_DEPTH, Queue.SYNC: QUEUE_DEPTH, Queue.CODES: 1, Queue.ROUTES: 16, Queue.FILL: 4,
+    **{Queue[unit.name]: depth for unit, depth in QUEUE_DEPTHS.items()}, Queue.CODES: 1, Queue.ROUTES: 16, Queue.FILL: 4,
     Queue.MULTIPLY: 1, Queue.RESULTS_OF: 1, Queue.MATRIX_ENDS: 4, Queue.INSTRUCT: 1, Queue.FETCH: 1, Queue.DRAIN: 1,
     Queue.CODE: 4, Queue.PIECES: 8, Queue.BEATS: 1, Queue.OUT: STAGES + 3, Queue.VECTOR_ENDS: 4, Queue.ASSIGNED: 1,
     Queue.STORE: 2, Queue.ENTRIES: page_lists.QUEUE_DEPTH, Queue.EXTENTS: 1, Queue.DESCRIPTORS: 2,

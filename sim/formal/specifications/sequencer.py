@@ -9,10 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw.axi.ports import Cause
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
-from hw.core.sequencer import IN_FLIGHT_BITS, PROGRAM_BITS, QUEUE_DEPTH, STATES, Sequencer
+from hw.core.sequencer import IN_FLIGHT_BITS, PROGRAM_BITS, QUEUE_DEPTHS, STATES, Sequencer
 from sim.formal.specifications.common import constant, stability
 
-QUEUE_BITS = (QUEUE_DEPTH - 1).bit_length()
 PATIENCE = 2  # maximum number of cycles until a command whose waits allow it is offered
 
 
@@ -86,7 +85,7 @@ class SequencerSpec(wiring.Component):
         self._check_queues(m, sequencer, counts[0], tracked)
         self._check_progress(m, sequencer, running, draining, accepted, counts, tracked)
         m.d.comb += [
-            self.cover_full.eq(running & words.valid & ~words.ready & (counts[0][self.unit] == QUEUE_DEPTH)),
+            self.cover_full.eq(running & words.valid & ~words.ready & (counts[0][self.unit] == QUEUE_DEPTHS[self.unit])),
             self.cover_ended.eq(sequencer.done),
         ]
         return m
@@ -95,7 +94,7 @@ class SequencerSpec(wiring.Component):
         self, m: Module, sequencer: Sequencer, pushed: Signal, fires: Signal
     ) -> tuple[list[Signal], list[Signal], list[Signal]]:
         """Numbers of commands: queued (by unit), issued and not complete, and both (by event)."""
-        queued = [Signal(range(QUEUE_DEPTH + 2), name=f"queued_{unit.name.lower()}") for unit in ExecUnit]
+        queued = [Signal(range(QUEUE_DEPTHS[unit] + 2), name=f"queued_{unit.name.lower()}") for unit in ExecUnit]
         issued = [Signal(IN_FLIGHT_BITS + 1, name=f"issued_{event.name.lower()}") for event in SyncEvent]
         pending = [Signal(IN_FLIGHT_BITS + 1, name=f"pending_{event.name.lower()}") for event in SyncEvent]
         for unit in ExecUnit:
@@ -118,7 +117,7 @@ class SequencerSpec(wiring.Component):
         queued, issued, pending = counts
         own = self.unit
         active = Signal()
-        older = [Signal(range(QUEUE_DEPTH + 2), name=f"older_{unit.name.lower()}") for unit in ExecUnit]
+        older = [Signal(range(QUEUE_DEPTHS[unit] + 2), name=f"older_{unit.name.lower()}") for unit in ExecUnit]
         before = [Signal(IN_FLIGHT_BITS + 1, name=f"before_{event.name.lower()}") for event in SyncEvent]
         wait = [Signal(WAIT_BITS, name=f"wait_{event.name.lower()}") for event in SyncEvent]
         first, allowed, leaves = Signal(), Signal(), Signal()
@@ -155,10 +154,11 @@ class SequencerSpec(wiring.Component):
         own, active, older = self.unit, tracked.active, tracked.older
         before, wait = tracked.before, tracked.wait
         for unit, queue in zip(ExecUnit, sequencer.queues, strict=True):
-            m.d.comb += Assert((queue.newest - queue.oldest)[:QUEUE_BITS] == queued[unit][:QUEUE_BITS])
-            m.d.comb += Assert((queue.fifo.level == queued[unit]) & (queued[unit] <= QUEUE_DEPTH))
+            bits = len(queue.newest)
+            m.d.comb += Assert((queue.newest - queue.oldest)[:bits] == queued[unit][:bits])
+            m.d.comb += Assert((queue.fifo.level == queued[unit]) & (queued[unit] <= queue.depth))
         queue = sequencer.queues[own]
-        index = (queue.oldest + older[own])[:QUEUE_BITS]
+        index = (queue.oldest + older[own])[: len(queue.oldest)]
         m.d.comb += Assert(~active | (older[own] < queued[own]))
         for event in SyncEvent:
             remaining = Array(counts[event] for counts in queue.remaining)[index]
@@ -200,5 +200,5 @@ class SequencerSpec(wiring.Component):
             m.d.sync += blocked.eq(0)
         m.d.comb += [
             self.cover_waited.eq(tracked.leaves & blocked),
-            self.cover_queued_behind.eq(tracked.active & (tracked.older[own] == QUEUE_DEPTH - 1)),
+            self.cover_queued_behind.eq(tracked.active & (tracked.older[own] == QUEUE_DEPTHS[own] - 1)),
         ]

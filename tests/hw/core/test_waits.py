@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from hw.config import Config
 from hw.core.core import Core
 from hw.core.isa import BY_NAME, HEADER_BITS, MAX_WAIT, Command, ExecUnit, SyncEvent, all_but
-from hw.core.sequencer import QUEUE_DEPTH
+from hw.core.sequencer import QUEUE_DEPTHS
 from hw.core.vector.command import assemble
 from hw.lxe.microcode import Instruction
 from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES, CoreRun
 from sim.bench.timeline import spans
 
-WORDS = 1 << 14  # of the device memory: programs and, at its end, their data
+DEEPEST = max(QUEUE_DEPTHS.values())
+WORDS = 1 << 15  # of the device memory: programs and, at its end, their data
 CODE, NEAR, FAR = (
     WORDS - 8,
     WORDS - 6,
@@ -25,11 +26,11 @@ BUSY = {  # commands of each unit that memory latency delays, as many as can be 
                                        "out": FAR})] * 10,
     ExecUnit.VECTOR: [Command("VECTOR", {"code": CODE, "instructions": 1, "repeat": 1, "a": NEAR, "a_beats": 1,
                                      "out": FAR, "out_beats": 1, "extra": 4})] * 11,
-    ExecUnit.RETRIEVAL: [Command("SELECT", {}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
-                         for n in range(QUEUE_DEPTH)],
+    ExecUnit.RETRIEVAL: [Command("SELECT", {}, {SyncEvent.COPY: all_but(n)})
+                         for n in reversed(range(QUEUE_DEPTHS[ExecUnit.RETRIEVAL]))],
     ExecUnit.COPY: [Command("COPY", {"source": NEAR, "target": FAR, "words": 1})] * MAX_WAIT,
-    ExecUnit.SYNC: [Command("BARRIER", {"cores": 1}, {SyncEvent.COPY: all_but(QUEUE_DEPTH - 1 - n)})
-                    for n in range(QUEUE_DEPTH)],
+    ExecUnit.SYNC: [Command("BARRIER", {"cores": 1}, {SyncEvent.COPY: all_but(n)})
+                    for n in reversed(range(QUEUE_DEPTHS[ExecUnit.SYNC]))],
 }  # fmt: skip
 DELAYED_BY_COPIES = SyncEvent.RETRIEVAL, SyncEvent.SYNC  # their commands wait for copies instead of the memory
 READ = [  # and the matrix engine with many operands
@@ -62,15 +63,16 @@ def program(event):
     """Program that fills the unit of the event with commands. Each entry of the other queues, then of its own queue,
     waits for all but some of these commands. The next such program starts one queue entry later."""
     busy, own = READ if event is SyncEvent.OPERANDS else BUSY[event.unit], event.unit
-    commands = [BUSY[ExecUnit.COPY][0]] * QUEUE_DEPTH if event in DELAYED_BY_COPIES else []
+    commands = [BUSY[ExecUnit.COPY][0]] * len(busy) if event in DELAYED_BY_COPIES else []
     commands += busy
-    ahead = [-(-len(busy) * (n + 1) // QUEUE_DEPTH) for n in range(QUEUE_DEPTH)]
-    commands += [
-        after(IDLE[unit], {event: all_but(len(busy) - n)}) for n in ahead for unit in ExecUnit if unit is not own
-    ]
-    commands += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTH
+    for n in range(DEEPEST):
+        for unit in ExecUnit:
+            if unit is not own and n < QUEUE_DEPTHS[unit]:
+                ahead = -(-len(busy) * (n + 1) // QUEUE_DEPTHS[unit])
+                commands.append(after(IDLE[unit], {event: all_but(len(busy) - ahead)}))
+    commands += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTHS[own]
     counts = Counter(BY_NAME[command.name].unit for command in commands)
-    first = [IDLE[unit] for unit in ExecUnit for _ in range((1 - counts[unit]) % QUEUE_DEPTH)]
+    first = [IDLE[unit] for unit in ExecUnit for _ in range((1 - counts[unit]) % QUEUE_DEPTHS[unit])]
     return [*first, *commands, Command("END")]
 
 
@@ -89,7 +91,7 @@ def test_every_wait(rng, seed):
     core = Core.from_config(Config.preset("tiny"))
     case = CoreRun(core, bytearray(8 * WORDS), bytearray(8))
     case.put(CODE, assemble([Instruction(beats=1, to_stream=True)], core.config.vpe_rows))
-    programs = [program(event) for event in SyncEvent for _ in range(QUEUE_DEPTH)]
+    programs = [program(event) for event in SyncEvent for _ in range(DEEPEST)]
     address = 0
     for commands in programs:
         case.put(address, image(commands, rng))
