@@ -10,6 +10,7 @@ from sw_model.cycles.ports import next_word, read_word, remove_word, request, wr
 from sw_model.cycles.scheduler import (
     Wait,
     bell,
+    drop,
     get,
     head,
     item,
@@ -18,6 +19,7 @@ from sw_model.cycles.scheduler import (
     put,
     put_late,
     reach,
+    ring,
     start,
     take,
     until,
@@ -33,16 +35,31 @@ MEAN_OF_NEW, MEAN_OF_OLD, ADD_TOKEN, STORE_MEAN = range(4)
 
 
 def accept_vectors(k: Machine, c: int) -> Wait:
-    """Process: commands to instructions, input and output."""
+    """Process: commands to instructions, input and output; the next one when all three have received a command."""
     while True:
         i = yield from next_command(k, c, ExecUnit.VECTOR)
         accept(k, c, ExecUnit.VECTOR)
         yield 1
         if k.command[i, Command.KIND] == Kind.MEANS:
             yield 2
-        yield from put(k, c, Queue.INSTRUCT, i, 0, 0, 0)
-        yield from put(k, c, Queue.FETCH, i, 0, 0, 0)
-        yield from put(k, c, Queue.DRAIN, i, 0, 0, 0)
+        push(k, c, Queue.INSTRUCT, 0, i, 0, 0, 0)
+        push(k, c, Queue.FETCH, 0, i, 0, 0, 0)
+        push(k, c, Queue.DRAIN, 0, i, 0, 0, 0)
+        while k.count[c, Queue.INSTRUCT]:
+            yield bell(c, Bell.GET + Queue.INSTRUCT)
+        while k.count[c, Queue.FETCH]:
+            yield bell(c, Bell.GET + Queue.FETCH)
+        while k.count[c, Queue.DRAIN]:
+            yield bell(c, Bell.GET + Queue.DRAIN)
+
+
+def receive(k: Machine, c: int, q: int) -> Wait:
+    """Wait for the command of one of the three engines; the place of the command is free in the same cycle."""
+    yield from head(k, c, q)
+    i = item(k, c, q, 0)
+    drop(k, c, q)
+    ring(k, c, Bell.GET + q)
+    return i
 
 
 def elements_of(k: Machine, i: int, row: int) -> int:
@@ -59,7 +76,7 @@ def beats_of(k: Machine, i: int, row: int) -> int:
 def instruct(k: Machine, c: int) -> Wait:
     """Process: instructions of every repetition."""
     while True:
-        i = yield from take(k, c, Queue.INSTRUCT)
+        i = yield from receive(k, c, Queue.INSTRUCT)
         yield 1
         if k.command[i, Command.KIND] == Kind.MEANS:
             push(k, c, Queue.JOINED, 0, 0, 0, 0, 0)
@@ -68,6 +85,7 @@ def instruct(k: Machine, c: int) -> Wait:
         ops = k.command[i, Vector.OPS]
         words = (ops * k.code_words + k.word_codes - 1) // k.word_codes
         start(k, c, request_code, 0, k.command[i, Vector.CODE], words, k.command[i, Vector.ROWS])
+        sent = k.now - 1
         for row in range(k.command[i, Vector.ROWS]):
             for number in range(ops):
                 op = k.command[i, Vector.OP] + number
@@ -81,10 +99,12 @@ def instruct(k: Machine, c: int) -> Wait:
                 if k.op[op, Op.VARIES] and k.command[i, Vector.A_BEATS] == 0:
                     beats = beats_of(k, i, row)
                 yield from put(k, c, Queue.CODE, op, beats, 0, 0)
+                sent = k.now
                 if k.code_words == 1:
                     yield 1
             if k.word_codes > 1 and ops % k.word_codes:
                 yield 1  # the rest of the word
+        yield from until(k, sent + 2)
 
 
 def request_code(k: Machine, c: int, address: int, words: int, count: int) -> Wait:
@@ -130,7 +150,7 @@ def average(k: Machine, c: int, i: int) -> Wait:
 def fetch_rows(k: Machine, c: int) -> Wait:
     """Process: input rows of every repetition."""
     while True:
-        i = yield from take(k, c, Queue.FETCH)
+        i = yield from receive(k, c, Queue.FETCH)
         yield 1
         if k.command[i, Command.KIND] == Kind.MEANS:
             push(k, c, Queue.JOINED, 0, 0, 0, 0, 0)
@@ -149,6 +169,7 @@ def fetch_rows(k: Machine, c: int) -> Wait:
                     k, c, beats if beats else beats_of(k, i, row), k.command[i, Vector.B_WIDE],
                     k.command[i, Vector.B] + row * k.command[i, Vector.B_STRIDE],
                 )  # fmt: skip
+        yield 1
 
 
 def fetch_row(k: Machine, c: int, beats: int, wide: int, address: int) -> Wait:
@@ -223,7 +244,7 @@ def compute(k: Machine, c: int) -> Wait:
 def drain(k: Machine, c: int) -> Wait:
     """Process: output of every repetition."""
     while True:
-        i = yield from take(k, c, Queue.DRAIN)
+        i = yield from receive(k, c, Queue.DRAIN)
         yield 1
         if k.command[i, Command.KIND] == Kind.MEANS:
             yield from get(k, c, Queue.JOINED)
