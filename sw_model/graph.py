@@ -2,10 +2,10 @@
 
 In every layer of an accelerator the tasks overlap as in the programs of its cores (V-Rex section VI-C). Weights stream
 through the on-chip buffers while the matrix engine uses the piece before. The retrieval of the next layer is predicted
-as soon as the queries of this layer exist, and its KV crosses the link during attention and feed-forward. The core that
-selects for all holds its values back until its commands fit their queue (`Graph.held`). Scores go through device
-memory. A GPU runs one kernel after another; a policy whose GPU software waits for each copy (`Policy.blocking`) fetches
-in the layer that needs the KV.
+from the queries of this layer, after the softmax of the keys, and its KV crosses the link during the rest of the
+layer. The core that selects for all holds its values back until its commands fit their queue (`Graph.held`). Scores go
+through device memory. A GPU runs one kernel after another; a policy whose GPU software waits for each copy
+(`Policy.blocking`) fetches in the layer that needs the KV.
 """
 
 from collections import defaultdict
@@ -27,9 +27,9 @@ from sw_model.unit_cycles import (
     attention_passes,
     dpe_cycles,
     hcu_cycles,
+    product_steps,
     select_cycles,
     vpe_cycles,
-    waiting_steps,
     wtu_cycles,
     wtu_read_cycles,
     wtu_reads,
@@ -37,7 +37,7 @@ from sw_model.unit_cycles import (
 from sw_model.workloads import Model, Phase
 
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
-STAGES = ("vision", "weights", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
+STAGES = ("vision", "weights", "activations", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
 
 
 @dataclass(frozen=True)
@@ -121,26 +121,26 @@ class Graph:
         """A product with weights that stream from device memory in pieces, from the time when its inputs exist.
 
         The operand memory of an accelerator holds 1 MB of the next weights, less than a percent of a layer, so that
-        nothing is read ahead. In steps that load activations (`waiting_steps`) the memory waits for the product, and
-        its latency counts twice: for the activations and for the next weights. `stage` counts the transfers, `use` the
-        products.
+        nothing is read ahead. While weights are loaded, the steps of the product whose weights are complete are
+        multiplied, so that only the last step of a piece follows its load. Activations are loaded by every core
+        (`product_steps`). `stage` counts the transfers of weights, `use` the products.
         """
         total, done, last = 2 * inputs * outputs, 0, after
-        wait_s = self.wait_s(vectors, inputs, outputs) / self.chunks
+        behind = 1.0  # share of a piece of the product that follows its load
+        if self.system.core:
+            steps, activations = product_steps(vectors, inputs, outputs, self.system.core)
+            last, behind = self.dram("activations", activations, [after], layer), min(1.0, self.chunks / steps)
+        load = last
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
-            load = self.add(
-                stage, "DRAM", size / self.rates.dram_stream + wait_s, [last if wait_s else after], layer, size
-            )
-            last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=1 / self.chunks)
+            begun = load
+            load = self.dram(stage, size, [after, begun], layer)
+            share = 1 / self.chunks
+            if behind < 1:
+                last = self.matrix(use, vectors, inputs, outputs, [begun, last], layer, share=share * (1 - behind))
+            last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=share * behind)
         return last
-
-    def wait_s(self, vectors: float, inputs: float, outputs: float) -> float:
-        """Seconds in which no weights of a product are requested, because activations are loaded."""
-        core = self.system.core
-        steps = waiting_steps(ceil(vectors), ceil(inputs), ceil(outputs), core) if core else 0
-        return 2 * steps * self.rates.assume.memory_latency_ns * 1e-9
 
     def predict(self, layer: int, query: int) -> int:
         """The policy's prediction of the KV that `layer` needs, from the queries of task `query`.
@@ -154,8 +154,6 @@ class Graph:
             last = self.dram("prediction", round(work.predict_read_bytes), [query], layer)
         for m in work.matmuls:
             last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
-            if wait_s := self.wait_s(m.vectors, m.inputs, m.outputs):
-                last = self.add("prediction", "DRAM", wait_s, [last], layer)
             if core and work.hamming_pairs and m is work.matmuls[0]:
                 seconds = hcu_cycles(work.hamming_pairs, core) / (core.clock_mhz * 1e6)
                 self.add("prediction", "HCU", seconds, [last], layer)
@@ -230,42 +228,61 @@ class Graph:
         pieces = ceil(share * self.chunks)
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 
-    def attention(self, layer: int, query: int, available: tuple[int, int], held: Sequence[int]) -> int:
-        """Reads of the attended KV in pieces after the tasks `available` and `query`; scores, softmax, weighted values.
+    def attention_weights(self, layer: int, query: int, available: tuple[int, int]) -> int:
+        """Keys, their scores and the softmax, if a core has all keys of a head before the softmax; else `query`.
 
-        The step's own tokens are attended too. The values are read after the tasks `held`.
+        Keys are read in pieces after the tasks `available` and `query`. The step's own tokens are attended too.
         """
-        model, batch, core = self.model, self.batch, self.system.core
-        times = self.first if layer == 0 else 1.0
-        t, d, nbytes = ceil(self.work.processed_tokens), model.head_dim, self.work.attend_read_bytes * times
-        keys, heads, rows = ceil(self.work.attended_tokens * times) + t, batch * model.kv_heads, t * model.group
-        scores, after = t * model.q_heads * keys * batch, (*available, query)
-        passes, moved = (1, 1), list[int]()
+        model, core = self.model, self.system.core
+        if not core or self.batch * model.kv_heads > core.config.cores:
+            return query
+        rows, keys, scores = self._attended(layer)
+        passes, moved = attention_passes(rows, core), attention_bytes(keys, core)
+        last, nbytes = query, self.work.attend_read_bytes * self.times(layer) / 2 * passes[0]
+        for i in range(self.chunks):
+            load = self._piece("kv read", nbytes, i, (*available, query), layer)
+            last = self.matrix(
+                "attention", rows, model.head_dim, keys, [load, last], layer, model.kv_heads, 1 / self.chunks
+            )
+            last = self._piece("attention", moved[0] * scores, i, [last], layer)
+        last = self.dram("attention", moved[1] * scores, [last], layer)
+        return self.vector("attention", scores, "softmax", [last], layer)
+
+    def attention(self, layer: int, query: int, available: tuple[int, int], weights: int, held: Sequence[int]) -> int:
+        """The values after `weights`, the result of `attention_weights`, and the tasks `held`.
+
+        If that has added nothing, the whole attention: keys and values are read together in pieces.
+        """
+        heads, core, d = self.batch * self.model.kv_heads, self.system.core, self.model.head_dim
+        rows, keys, scores = self._attended(layer)
+        nbytes, moved = self.work.attend_read_bytes * self.times(layer) / 2, [0, 0, 0]
+        passes = (1, 1)
         if core:
-            passes = attention_passes(rows, core)
-            moved = [size * scores for size in attention_bytes(keys, core)]
-            if heads <= core.config.cores:  # a core has the scores of all keys before the softmax, then the values
-                last = query
-                for i in range(self.chunks):
-                    load = self._piece("kv read", nbytes / 2 * passes[0], i, after, layer)
-                    last = self.matrix("attention", rows, d, keys, [load, last], layer, heads, 1 / self.chunks)
-                    last = self._piece("attention", moved[0], i, [last], layer)
-                last = self.dram("attention", moved[1], [last], layer)
-                weights = last = self.vector("attention", scores, "softmax", [last], layer)
-                for i in range(self.chunks):
-                    load = self._piece("kv read", nbytes / 2 * passes[1], i, [weights, *held], layer)
-                    load = self._piece("attention", moved[2], i, [load], layer)
-                    last = self.matrix("attention", rows, keys, d, [load, last], layer, heads, 1 / self.chunks)
-                return last
+            passes, moved = attention_passes(rows, core), [size * scores for size in attention_bytes(keys, core)]
         last = query
         for i in range(self.chunks):
-            load = self._piece("kv read", nbytes / 2 * sum(passes), i, after, layer)
+            if weights != query:
+                load = self._piece("kv read", nbytes * passes[1], i, [weights, *held], layer)
+                load = self._piece("attention", moved[2], i, [load], layer)
+                last = self.matrix("attention", rows, keys, d, [load, last], layer, heads, 1 / self.chunks)
+                continue
+            load = self._piece("kv read", nbytes * sum(passes), i, (*available, query), layer)
             last = self.matrix("attention", rows, d, keys, [load, last], layer, heads, 1 / self.chunks)
             if core:
                 last = self._piece("attention", sum(moved), i, [last], layer)
             weight = self.vector("attention", ceil(scores / self.chunks), "softmax", [last], layer)
             last = self.matrix("attention", rows, keys, d, [weight], layer, heads, 1 / self.chunks)
         return last
+
+    def times(self, layer: int) -> float:
+        """Attended past tokens of a layer as a multiple of those of `work`."""
+        return self.first if layer == 0 else 1.0
+
+    def _attended(self, layer: int) -> tuple[int, int, int]:
+        """Query rows of a KV head, keys of a row, and scores of a layer."""
+        t = ceil(self.work.processed_tokens)
+        keys = ceil(self.work.attended_tokens * self.times(layer)) + t
+        return t * self.model.group, keys, t * self.model.q_heads * keys * self.batch
 
     def _piece(self, stage: str, nbytes: float, piece: int, after: Sequence[int], layer: int) -> int:
         """One of the pieces of a transfer of keys and values, or of scores."""
@@ -321,14 +338,15 @@ class Graph:
             elif work.schedule == "same_layer" or (work.schedule == "next_layer" and (layer == 0 or not overlaps)):
                 predicted = query if layer == 0 and self.first != 1 else self.predict(layer, query)
                 ready = self.fetch(layer, predicted)
+            weights = self.attention_weights(layer, query, (ready, x))
             if overlaps and layer + 1 < layers:
                 if work.schedule == "next_layer":
-                    following = self.fetch(layer + 1, self.predict(layer + 1, query))
+                    following = self.fetch(layer + 1, self.predict(layer + 1, weights))
                 elif work.schedule == "ahead":
                     following = self.fetch(layer + 1, x)
             fetches = following >= 0 and (self.rates.fetch_bytes or self.select_s())
             held = self.held() if self.system.core and fetches else []
-            h = self.attention(layer, query, (ready, x), held)
+            h = self.attention(layer, query, (ready, x), weights, held)
             h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
             h = self.vector("vector", t * model.hidden, "add", [h], layer)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil
 
 from compiler import vector_programs as programs
+from compiler.builder import Share
 from compiler.products import Products
 from hw.config import Config
 from hw.core.dma import BURST
@@ -142,18 +143,28 @@ def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times:
     return unit.cycles(tiles * loads, ceil(vectors / loads)) if tiles else 0
 
 
-def waiting_steps(vectors: int, inputs: int, outputs: int, core: Core) -> int:
-    """Steps of a product on one core in which the next weights wait for the activations; 0 if all activations fit.
+@lru_cache(maxsize=256)
+def product_steps(vectors: float, inputs: float, outputs: float, core: Core) -> tuple[int, int]:
+    """Steps of a product on one core, and the bytes of activations that all cores load for it.
 
-    Activations that exceed the operand memory are loaded in pieces, each after the weights of the next step. The
-    weights of the step after that wait for the product that uses the piece (`compiler.products.Products.multiply`).
-    More vectors than accumulators, of a picture or of many streams, are blocks of other programs; they are not counted.
+    A step loads weights into one half of the operand memory while the step before is multiplied. Activations that fit
+    the operand memory are loaded once by every core; others are loaded in pieces, again for each group of result blocks
+    (`compiler.products.Products`). More vectors than accumulators, of a picture or of many streams, are blocks of other
+    programs; their activations are not counted.
     """
-    products, width = _products(core.config), core.config.dpe_inputs
-    k_blocks, results = ceil(inputs / width), ceil(ceil(outputs / width) / core.config.cores)
-    if vectors > products.accumulators or products.fits(products.block(vectors, k_blocks), k_blocks):
-        return 0
-    return len(products.plan(range(results), k_blocks, vectors))
+    products, config = _products(core.config), core.config
+    width, size = config.dpe_inputs, min(ceil(vectors), products.accumulators)
+    k_blocks, m_blocks = ceil(inputs / width), ceil(outputs / width)
+    parts = [Share(number, config.cores).part(m_blocks) for number in range(config.cores)]
+    plans = [products.plan(part, k_blocks, size) for part in parts]
+    steps = max(map(len, plans))
+    if vectors > products.accumulators:
+        return steps, 0
+    if products.fits(size, k_blocks):
+        words = sum(size * k_blocks for plan in plans if plan)
+    else:
+        words = sum(step.tokens * step.inputs for plan in plans for step in plan)
+    return steps, 2 * width * words
 
 
 def vpe_cycles(elements: float, kind: str, core: Core) -> int:

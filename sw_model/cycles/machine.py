@@ -104,7 +104,8 @@ OTHERS: list[Process] = [
 ]
 PROCESS_KINDS = UNITS + OTHERS
 DEPTHS = {
-    **{Queue[unit.name]: depth for unit, depth in QUEUE_DEPTHS.items()}, Queue.CODES: 1, Queue.ROUTES: 16, Queue.FILL: 4,
+    **{Queue[unit.name]: depth for unit, depth in QUEUE_DEPTHS.items()},
+    Queue.CODES: 1, Queue.ROUTES: 16, Queue.FILL: 4,
     Queue.MULTIPLY: 1, Queue.RESULTS_OF: 1, Queue.MATRIX_ENDS: 4, Queue.INSTRUCT: 1, Queue.FETCH: 1, Queue.DRAIN: 1,
     Queue.CODE: 4, Queue.PIECES: 8, Queue.BEATS: 1, Queue.OUT: STAGES + 3, Queue.VECTOR_ENDS: 4, Queue.ASSIGNED: 1,
     Queue.STORE: 2, Queue.ENTRIES: page_lists.QUEUE_DEPTH, Queue.EXTENTS: 1, Queue.DESCRIPTORS: 2,

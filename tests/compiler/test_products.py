@@ -75,6 +75,18 @@ def test_pieces_of_rows_use_all_channels():
         channels = set(decode(memory, "A", rows * stride * 2 * n // memory.burst_bytes)["ch"].tolist())
         assert len(channels) == (memory.channels if stride > words else 1)
     assert row_words(words - 2, 64) == words - 2
+    middle = 14336 // 64  # words of a row between the products of Llama-3-8B's feed-forward part
+    channels = decode(memory, "A", rows * row_words(middle, 64) * 128 // memory.burst_bytes)["ch"]
+    assert len(set(channels.tolist())) == memory.channels
+
+
+def test_activations_come_before_the_weights_of_the_next_step():
+    """A MULTIPLY waits for no load of a later step, and the weights of the next step do not wait for the MULTIPLY."""
+    products = Products(Config.preset("paper"))
+    p = products.program(Share(0, 8))
+    products.multiply(p, Matrix(0, 64, 224), 10, Activations([Columns(1 << 20, 224)], []), 1 << 21, wide=True)
+    order = ["x" if command.fields.get("activations") == 1 else command.name for command in p.builder.commands]
+    assert order[:9] == ["LOAD", "LOAD", "x", "MULTIPLY", "x", "LOAD", "MULTIPLY", "x", "LOAD"]
 
 
 def test_every_group_fills_the_half_of_the_weights():

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from compiler import vector_programs as programs
+from compiler.blocks import Activations, Columns
+from compiler.builder import Share
+from compiler.products import Matrix, Products
 from hw.config import PRESETS, Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
@@ -17,6 +20,7 @@ from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
     dpe_cycles,
     hcu_cycles,
+    product_steps,
     select_cycles,
     vpe_cycles,
     wtu_cycles,
@@ -83,6 +87,20 @@ def test_dpe_tiles_are_split_over_the_cores():
     dpe = DPE.from_config(CONFIG)
     assert dpe_cycles(10, 4096, 6144, CORE) == dpe.cycles(64 * 96 // 8, 10)
     assert dpe_cycles(576, 1024, 1024, CORE) == dpe.cycles(9 * 16 * 16 // 8, 64)  # nine loads of each tile
+
+
+@pytest.mark.parametrize(("tokens", "inputs", "outputs"), [(10, 4096, 4096), (10, 14336, 4096), (1, 14336, 128)])
+def test_steps_and_activations_of_a_product_are_those_of_its_program(tokens, inputs, outputs):
+    """MULTIPLY commands of a core, and words that the LOADs of all cores read into the activations."""
+    products, n, multiplied, words = Products(CONFIG), CONFIG.dpe_inputs, 0, 0
+    for number in range(CONFIG.cores):
+        p, x = products.program(Share(number, CONFIG.cores)), Activations([Columns(0, inputs // n)], [])
+        products.multiply(p, Matrix(0, outputs // n, inputs // n), tokens, x, 0, wide=True)
+        fields = [command.fields for command in p.builder.commands if command.fields.get("activations") == 1]
+        words += sum(f["rows"] * f["beats"] for f in fields if "m_blocks" not in f)
+        multiplied = max(multiplied, sum(command.name == "MULTIPLY" for command in p.builder.commands))
+    assert product_steps(tokens, inputs, outputs, CORE) == (multiplied, words * 2 * n)
+    assert product_steps(65, inputs, outputs, CORE)[1] == 0
 
 
 def test_vpe_rows_take_the_cycles_of_their_programs():

@@ -85,7 +85,9 @@ class SequencerSpec(wiring.Component):
         self._check_queues(m, sequencer, counts[0], tracked)
         self._check_progress(m, sequencer, running, draining, accepted, counts, tracked)
         m.d.comb += [
-            self.cover_full.eq(running & words.valid & ~words.ready & (counts[0][self.unit] == QUEUE_DEPTHS[self.unit])),
+            self.cover_full.eq(
+                running & words.valid & ~words.ready & (counts[0][self.unit] == QUEUE_DEPTHS[self.unit])
+            ),
             self.cover_ended.eq(sequencer.done),
         ]
         return m
