@@ -2,8 +2,8 @@
 
 Cores read parts of a matrix at the same time, each part in the order of addresses. Parts that begin at a multiple of
 the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
-Rows of scores are written piece by piece, the same piece of all rows after each other. A gap after each row moves the
-piece to another channel.
+Rows of scores are written piece by piece, the same piece of all rows after each other, and rows of activations that
+exceed the operand memory are read so. A gap after each row moves the piece to another channel.
 """
 
 from dataclasses import dataclass

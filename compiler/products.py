@@ -80,7 +80,8 @@ class Products:
         A core computes its part of the result blocks; `alone`: all of them.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
-        that fit the operand memory are loaded once. Otherwise they are loaded in pieces. `wide`: the results are FP32.
+        that fit the operand memory are loaded once. Otherwise they are loaded in pieces, each before the weights of the
+        next step, which wait for the MULTIPLY before this one. `wide`: the results are FP32.
         `stride`: words from one row of results to the next; 0: the words of a row.
         `after`: commands that write the matrix, when it is not constant.
         """

@@ -49,9 +49,10 @@ def programs() -> Iterator[str]:
     yield table(HEAD, (cells(row) for row in rows))
     yield (
         "What the formula does not count. Text: a core reads bursts of 2 KB, so that the latency of the memory "
-        "limits it less than 16 requests of 256 B. Frames: in the product `down` all cores wait for activations in "
-        "the same steps, longer than the two latencies of the formula. ReSV: the scores of the clusters have "
-        "commands for all blocks of clusters that a core supports, used or not. ReKV: the softmax of rows that "
+        "limits it less than 16 requests of 256 B. V-Rex48: a core has 64 words in flight, twice as many bytes as the "
+        "formula assumes, and the cores have different numbers of result blocks. Keys: the matrix engine writes their "
+        "scores while the next keys are read, and the memory alternates between reads and writes; this delays the "
+        "selection for the next layer, too. ReKV: the softmax of rows that "
         "exceed the vector memory moves its bytes slower than long reads, and pages of 10 tokens take longer than "
         "their bytes on the link. Hybrid: the rest of the difference is in the branch. Mosaic: the store of the tokens "
         "after the step, and scores that are written in short bursts. InfiniGenP: the core that retrieves for "
