@@ -39,7 +39,7 @@ def consumers_j(
             ("VPE", power.vpe_mw, busy_s.get("VPE", 0.0)),
             ("DRE", power.hcu_mw, busy_s.get("HCU", 0.0)),
             ("DRE", power.wtu_mw, busy_s.get("WTU", 0.0)),
-            ("DRE", power.kvmu_mw, link_s),
+            ("DRE", power.kvmu_mw, max(link_s, busy_s.get("KVMU", 0.0))),
         )
         for unit, milliwatts, busy in units:
             out[unit] += milliwatts * 1e-3 * core.config.cores * (busy + idle_share * (total_s - busy))

@@ -29,6 +29,7 @@ NAMES = {
     "VPE": "the vector engine",
     "HCU": "the hash clustering unit",
     "WTU": "the threshold unit",
+    "KVMU": "the look-up of clusters",
     "GPU": "the GPU",
 }
 UNBOUNDED = 1000  # a parameter this many times better bounds nothing any more

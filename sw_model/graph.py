@@ -193,8 +193,7 @@ class Graph:
             done += size
             transfers = list[int]()
             if select_s:
-                # its reads wait behind those of the operands on the port of the core
-                transfers.append(self.add("fetch", "DRAM", select_s / self.chunks, previous, layer))
+                transfers.append(self.add("fetch", "KVMU", select_s / self.chunks, previous, layer))
             if total:
                 transfers.append(self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size))
             if storage and total:
@@ -209,7 +208,10 @@ class Graph:
         work, core = self.work, self.system.core
         if not core or not work.selects:
             return 0.0
-        latency = read_latency_s(self.system.memory, 2 * core.config.dpe_inputs) * self.hertz
+        word_bytes = 2 * core.config.dpe_inputs
+        # a read waits for a burst of operands on the port, which has the core's share of the memory
+        burst_s = BURST * word_bytes * core.config.cores / self.rates.dram_stream
+        latency = (read_latency_s(self.system.memory, word_bytes) + burst_s) * self.hertz
         cycles = select_cycles(work.selects * times, work.clusters, latency, core)
         return self.model.kv_heads * self.batch * cycles / self.hertz
 

@@ -214,7 +214,8 @@ def test_cost_of_a_program():
     cost, traffic = programs.program_cost(point), programs.program_traffic(point)
     assert cost.source == "program" and cost.total_s == pytest.approx(program_cycles(point) / 800e6)
     assert cost.device_bytes == traffic.device_read + traffic.device_written
-    assert cost.link_bytes >= 32 * 8 * 312 * PAGE_BYTES
+    # copies that begin in a layer can end in the next one
+    assert cost.link_bytes == pytest.approx(32 * 8 * 312 * PAGE_BYTES, rel=0.01)
     assert cost.energy_j > 12 * cost.total_s + cost.device_bytes * 8 * 5e-12  # four lanes of 3 W, LPDDR5
     assert programs.program_cost(Point("vrex8", "frame", 10_000, "oaken")) is None
 
