@@ -120,14 +120,16 @@ def test_program_has_one_cluster_command_for_each_piece(count):
 
 
 def test_vector_commands_are_split_at_the_largest_repetition():
-    """A step of 1,024 tokens with a feed-forward width whose rows fit no larger piece; rows follow each other."""
-    sizes = LayerSizes(hidden=16, ffn=4 * 257, tokens=MAX_STEP, keys=64, q_heads=4)
-    program = LayerCompiler(TINY, sizes, Region(1 << 30), Context(0, 0)).step(MAX_STEP)
-    wide = [command.fields for command in program if command.name == "VECTOR" and command.fields["repeat"] > MAX_STEP]
-    first, *_, last = [fields for fields in wide if fields.get("b_used") and fields["a_beats"] == 1]
-    assert first["repeat"] == (1 << COUNT) - 1 and last["repeat"] < first["repeat"]
-    assert last["out"] + last["repeat"] == first["out"] + MAX_STEP * 257
-    assert last["a"] + 2 * last["repeat"] == first["a"] + 2 * MAX_STEP * 257
+    """1,024 tokens with 64 query heads for each KV head are one row of cluster scores more than a VECTOR repeats."""
+    sizes = LayerSizes(hidden=16, ffn=16, tokens=MAX_STEP, keys=64, q_heads=64 * TINY.kv_heads)
+    program = LayerCompiler(TINY, sizes, Region(1 << 32), Context(0, 0)).step(MAX_STEP)
+    vectors = [command.fields for command in program if command.name == "VECTOR"]
+    split = [number for number, fields in enumerate(vectors) if fields["repeat"] == (1 << COUNT) - 1]
+    assert len(split) == TINY.kv_heads
+    for first, last in ((vectors[number], vectors[number + 1]) for number in split):
+        assert last["repeat"] == MAX_STEP * 64 - first["repeat"]
+        for row in ("a", "out"):
+            assert last[row] == first[row] + first["repeat"] * first[f"{row}_stride"]
     b"".join(command.encode() for command in program)
 
 

@@ -44,6 +44,7 @@ CHANGES = {
     "token_bits": (24, "hcu"),
     "cluster_bits": (12, "hcu"),
     "count_bits": (12, "hcu"),
+    "kv_bits": (4, "kvmu"),
 }
 
 
