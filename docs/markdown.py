@@ -1,6 +1,9 @@
 """Parts of generated Markdown pages."""
 
 from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "measurements"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

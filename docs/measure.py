@@ -16,58 +16,18 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from amaranth.hdl import UnusedElaboratable
 
-from docs.markdown import table
+from docs.markdown import FOLDER, table
 from docs.program_pages import programs, systems
+from docs.silicon_pages import dre_area, layout, unit_areas
 from util.files import git_revision, write
 
-FOLDER = Path(__file__).resolve().parent / "measurements"
-AREA_PRESETS = ("tiny", "small")
 KILLED_MINUTE = 32  # of the stream of `streaming_memory`
-# the core and the multi-core take many minutes
-# reports of `vrex synth` at paper: the DRE before its state moved to memory, and the LXE
-DRE_RECORD = FOLDER / "dre-area.json"
-DRE_UNITS = ("hcu", "wtu", "kvmu")
-# unit -> memory, its macros (pattern of the cell), reason for its size
-DRE_MEMORIES = {
-    "hcu": (
-        ("leaders", r"hashes\.", "hash code of each of `max_candidates` candidates"),
-        ("token counts", r"counts\.", "token count of each candidate; it saturates at 65,535"),
-        ("first tokens", r"first_tokens\.", "first token of each candidate, modulo a power of two above the window"),
-        ("waiting codes", r"codes\.", "codes of tokens that wait for their search, with `last`"),
-    ),
-    "wtu": (
-        ("keys", r"(store\.)?keys\.", "`wtu_pairs` keys: one row loads, one is selected, one is reported"),
-        ("counts", r"(store\.)?counts\.", "token count of each key"),
-        ("union", r"(reporter\.)?(even|odd|union)", "one bit for each key, for rows that are reported together"),
-        ("buckets", r"(selector\.)?buckets", "one sum for each of 16 buckets and each lane"),
-    ),
-    "kvmu": (("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),),
-}
-AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
-# layouts at tiny: unit, and a module of its Verilog or None for the whole unit
-LAYOUTS: tuple[tuple[str, str | None], ...] = (
-    ("dot_tree", None),
-    ("vpe", "vpe_lane.first_adder"),
-    ("vpe", "vpe_lane.exp"),
-    ("vpe", "vpe_lane.reciprocal"),
-    ("vpe", "vpe.sequencer.fifo"),
-    ("hcu", "hcu.codes"),
-    ("hcu", "hcu.hashes"),
-    ("wtu", "wtu.store.rows"),
-    ("wtu", "wtu.reporter.gate.fifo"),
-    ("wtu", "wtu.reporter.list"),
-    ("dma", "dma.copy_engine.routes"),
-    ("dma", "dma.copy_engine.host_owners"),
-)
-# layouts whose wires gave the wire load of osu018 (`synth.library.reader`); the others test it
-CALIBRATION = {"vpe_lane.first_adder", "vpe.sequencer.fifo", "hcu.codes", "wtu.store.rows", "wtu.reporter.list"}
-CALIBRATION |= {"dma.copy_engine.routes"}
 
 
 def page(title: str, command: str, revision: str | None, parts: Iterable[str]) -> str:
@@ -211,31 +171,6 @@ def memory_models() -> Iterator[str]:
         yield table(LARGEST_HEAD, largest(errors))
 
 
-def unit_areas() -> Iterator[str]:
-    """Area, memory and clock frequency of the units at small presets."""
-    from hw.config import PRESETS
-    from synth.area import area
-    from synth.library.reader import choose
-    from synth.timing.static_timing import timing
-
-    library = choose([])
-    yield (
-        "Balanced point, embedded 14 nm-class library, 800 MHz requested. Areas are logic without placement; memories "
-        "of 512 bits and more are counted as bits. [Synthesis](../../synth/README.md) explains what the figures do not "
-        "contain."
-    )
-    for preset in AREA_PRESETS:
-        rows = []
-        for name in AREA_UNITS:
-            print(f"unit-areas: {name} {preset}", file=sys.stderr)
-            result = area(name, PRESETS[preset], library, point="balanced", clock_mhz=800.0, tool="yowasp")
-            fmax = timing(result, library).json()["fmax_mhz"]
-            values = (result.cells, result.flip_flops, result.area_um2, result.nand2, result.memory_bits, fmax)
-            rows.append((f"`{name}`", *(f"{value:,.0f}" for value in values)))
-        yield f"## Preset {preset}"
-        yield table(("unit", "cells", "flip-flops", "um2", "NAND2 equivalents", "memory bits", "fmax in MHz"), rows)
-
-
 def cache_speed() -> Iterator[str]:
     """Speed of the compiled kernels of the retrieval cache, and selection compared with a step of a decoder."""
 
@@ -325,151 +260,6 @@ def streaming_memory() -> Iterator[str]:
     )
 
 
-def _synthesized(name: str, changes: Mapping[str, int], *, power: bool) -> dict[str, Any]:
-    """Report of one unit at `paper` with `changes`, with power when idle and for keys of the generator."""
-    from hw.config import Config
-    from hw.registry import UNITS
-    from sw_model.media.source import first_keys
-    from synth.area import area
-    from synth.library.reader import choose
-    from synth.power.power import compare
-    from synth.power.stimulus import BEATS, stimulus
-
-    print(f"dre-area: {name} {dict(changes)}", file=sys.stderr)
-    config, library = Config.preset("paper").replace(**changes), choose([])
-    component = UNITS[name].build(config)
-    mapped = area(name, config, library, point="balanced", clock_mhz=800.0, tool="pyosys")
-    stimuli = [stimulus(component, "idle"), stimulus(component, "generator", keys=first_keys("generator", BEATS))]
-    powers = compare(mapped, library, component, stimuli, clock_mhz=800.0) if power else []
-    return {**mapped.json(), "power": [each.json() for each in powers if each.cycles]}
-
-
-def _sizes(units: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float]:
-    """Sums of units: um2 of logic and memories, mW of logic and memories for keys of the generator."""
-    from synth.table3 import NAND2_UM2_14NM
-
-    sums = [0.0] * 4
-    for unit in units:
-        last = unit["power"][-1] if unit["power"] else {"total_mw": 0.0, "memories_mw_estimated": 0.0}
-        logic = unit["nand2"] * NAND2_UM2_14NM
-        values = (logic, unit["macro_um2_estimated"], last["total_mw"], last["memories_mw_estimated"])
-        sums = [a + b for a, b in zip(sums, values, strict=True)]
-    return sums[0], sums[1], sums[2], sums[3]
-
-
-def _memory_rows(unit: Mapping[str, Any], core_um2: float) -> Iterator[tuple[object, ...]]:
-    """Rows of the table of memories of a unit."""
-    from synth.area import PREDICTIVE
-    from synth.macros import Macro
-
-    macros = [
-        Macro(**{key: value for key, value in macro.items() if key != "bits"})
-        for block in unit["blocks"]
-        for macro in block["macros"]
-    ]
-    for memory, pattern, reason in DRE_MEMORIES[unit["unit"]]:
-        members = [macro for macro in macros if re.match(rf"\\?{pattern}", macro.cell)]
-        macros = [macro for macro in macros if macro not in members]
-        if not members:
-            raise ValueError(f"memory {memory} of {unit['unit']} must be in the report, got no macro {pattern}")
-        um2 = sum(macro.area_um2(PREDICTIVE) for macro in members)
-        first = members[0]
-        yield (
-            f"{unit['unit']}: {memory}",
-            f"{len(members)} x {first.depth} x {first.width}",
-            f"{sum(macro.bits for macro in members):,}",
-            1 if first.single_port else 2,
-            f"{um2:,.0f}",
-            f"{um2 / core_um2:.2%}",
-            reason,
-        )
-    if macros:
-        raise ValueError(f"macros of {unit['unit']} must be in DRE_MEMORIES, got {', '.join(m.cell for m in macros)}")
-
-
-def dre_area() -> Iterator[str]:
-    """Area and power of the retrieval engine at `paper`, before and after its state moved to device memory."""
-    from synth.table3 import table3
-
-    record = json.loads(DRE_RECORD.read_text())
-    lxe = _sizes(record["lxe"]["units"])
-    before = record["before"]["units"]
-    after = [_synthesized(name, {}, power=True) for name in DRE_UNITS]
-    plain = [_synthesized(name, {"dre_counters": 0}, power=False) for name in DRE_UNITS]
-    core_um2 = sum(_sizes(after)[:2]) + lxe[0] + lxe[1]
-    yield (
-        "Preset `paper`, balanced point, embedded 14 nm-class library, 800 MHz, pyosys, unplaced. Area of logic is "
-        "that of placed 2-input NANDs as in `vrex synth --table3`; area and power of memories are estimates. A memory "
-        "with a read and a write port has twice the area of one with a single port. The core is the LXE and the DRE, "
-        "as in V-Rex's Table III. Power is that for keys of the generator."
-    )
-    yield (
-        f"Before: commit `{record['before']['commit']}`, where the tables of the DRE were on chip. LXE: commit "
-        f"`{record['lxe']['commit']}`, {(lxe[0] + lxe[1]) / 1e6:.3f} mm2 and {lxe[2] + lxe[3]:,.0f} mW. Both are from "
-        "`vrex synth --preset paper --yosys pyosys --power idle --power generator --json`; `dre-area.json` has them."
-    )
-    yield "## DRE"
-    rows: list[tuple[str, ...]] = []
-    for name, units in (("before", before), ("now", after), ("now, `dre_counters` = 0", plain)):
-        logic, memories, logic_mw, memories_mw = _sizes(units)
-        um2, mw = logic + memories, logic_mw + memories_mw
-        bits = sum(unit["memory_bits"] for unit in units)
-        area_share, power_share = um2 / (um2 + lxe[0] + lxe[1]), mw / (mw + lxe[2] + lxe[3])
-        rows.append(
-            (
-                name,
-                f"{bits:,}",
-                f"{logic / 1e6:.4f}",
-                f"{memories / 1e6:.4f}",
-                f"{um2 / 1e6:.4f}",
-                f"{area_share:.2%}",
-                f"{mw:.1f}" if mw else "",
-                f"{power_share:.2%}" if mw else "",
-            )
-        )
-    rows.append(("V-Rex, Table III", "164,864", "", "", "0.04", "2.0 %", "57.04", "2.2 %"))
-    head = ("", "memory bits", "logic, mm2", "memories, mm2", "all, mm2", "of the core", "mW", "of the core")
-    yield table(head, rows)
-    yield "## Units"
-    rows = []
-    for name, units in (("before", before), ("now", after), ("now, `dre_counters` = 0", plain)):
-        for unit in units:
-            logic, memories, *_ = _sizes([unit])
-            ends = (unit["power"][0], unit["power"][-1]) if unit["power"] else ()
-            power = [f"{p[key]:.2f}" for p in ends for key in ("total_mw", "memories_mw_estimated")]
-            numbers = (f"{unit['flip_flops']:,}", f"{unit['memory_bits']:,}", f"{logic:,.0f}", f"{memories:,.0f}")
-            rows.append((f"`{unit['unit']}` {name}", *numbers, *(power or [""] * 4)))
-    yield table(
-        (
-            *("unit", "flip-flops", "memory bits", "logic, um2", "memories, um2"),
-            *("idle: logic, mW", "memories, mW", "generator: logic, mW", "memories, mW"),
-        ),
-        rows,
-    )
-    yield "## One core and V-Rex's Table III"
-    comparison = table3([*record["lxe"]["units"], *after])
-    assert comparison
-    yield table(
-        [f"{title}, {unit}".rstrip(", ") for title, unit, _ in comparison.COLUMNS],
-        (
-            [
-                "" if value is None else f"{value:{form}}"
-                for value, (*_, form) in zip(row, comparison.COLUMNS, strict=True)
-            ]
-            for row in comparison.values()
-        ),
-    )
-    yield "\n".join(f"- {note}" for note in comparison.notes())
-    yield "## Memories"
-    memory_head = ("memory", "macros x words x bits", "bits", "ports", "um2", "of the core", "reason for the size")
-    yield table(memory_head, (row for unit in after for row in _memory_rows(unit, core_um2)))
-    yield (
-        "V-Rex keeps 20.125 KiB (164,864 bits) on chip. Memories below 512 bits are registers, which count as logic. "
-        "The aim is 2.0 % of the area and 2.2 % of the power. All memories have one port, except two: the buckets, "
-        "which are read and written in every cycle at different addresses, and the waiting codes."
-    )
-
-
 def kv_formats() -> Iterator[str]:
     """Error of attention with keys and values in each number format, under every policy."""
     from cli.demo.retrieval import BUDGET_FRAMES, EVERY, FRAMES
@@ -538,77 +328,13 @@ def kv_formats() -> Iterator[str]:
                 )
 
 
-def layout() -> Iterator[str]:
-    """Layouts of units and of modules of units: geometry, wires, timing and power; writes their pictures, too."""
-    from hw.config import Config
-    from synth.layout import flow, picture, report
-
-    layouts = []
-    for unit, module in LAYOUTS:
-        print(f"layout: {module or unit}", file=sys.stderr)
-        layouts.append(flow.layout(unit, Config.preset("tiny"), module=module))
-    sheet = picture.contact_sheet([(report.draw(each, ()), report.caption(each)) for each in layouts])
-    write(FOLDER.parent / "pictures" / "layouts.png", picture.png(sheet, 16))
-    results = [each.json() for each in layouts]
-    yield from _layout_page(results)
-
-
-def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
-    named = [f"`{r['unit']}`" for r in results]
-    totals = {key: sum(r[key] for r in results) for key in ("wire_pf", "model_wire_pf", "open_nets", "shorts", "nets")}
-    error = totals["model_wire_pf"] / totals["wire_pf"] - 1
-    others = [r for r in results if r["unit"] not in CALIBRATION]
-    tested = sum(r["model_wire_pf"] for r in others) / sum(r["wire_pf"] for r in others) - 1
-    yield (
-        "Units and modules at `tiny`, placed by graywolf and routed by qrouter in osu018, a 180 nm library with six "
-        "metal layers. Memories are flip-flops. `vrex layout UNIT`, with `--module NAME` for a module, repeats one of "
-        f"them. Together they have {totals['nets']:,} nets: {totals['open_nets']} are open, {totals['shorts']} pairs "
-        "are shorted. The check reads the geometry only; [Layout](../synthesis.md#layout) explains it."
-    )
-    yield "![Pictures of the layouts: cells, wires by layer and pins](../pictures/layouts.png)"
-    yield "## Geometry"
-    yield table(
-        ("unit or module", "cells", "flip-flops", "die in um", "utilisation", "nets", "open", "shorts", "wires in mm",
-         "vias", "pairs closer than the spacing"),
-        (
-            (name, r["cells"], r["flip_flops"], "{:.0f} x {:.0f}".format(*r["die_um"]), f"{r['utilisation']:.0%}",
-             r["nets"], r["open_nets"], r["shorts"], f"{r['wire_mm']:.1f}", r["vias"], r["too_close"])
-            for name, r in zip(named, results, strict=True)
-        ),
-    )  # fmt: skip
-    yield "## Wires, timing and power"
-    yield (
-        "*Fan-out* is the estimate of `vrex synth --liberty osu018` before the layout, with one wire load for each "
-        "load of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per "
-        "net and cycle."
-    )
-    yield table(
-        ("unit or module", "wires in pF", "fan-out in pF", "error", "um per load", "fmax in MHz, fan-out",
-         "with wires", "OpenSTA", "mW, fan-out", "with wires"),
-        (
-            (name, f"{r['wire_pf']:.2f}", f"{r['model_wire_pf']:.2f}", f"{r['model_error']:+.0%}",
-             f"{r['wire_um_per_sink']:.1f}", f"{r['estimate_mhz']:.0f}", f"{r['layout_mhz']:.0f}",
-             f"{1e6 / r['opensta_ps']:.0f}" if r["opensta_ps"] else "-",
-             f"{r['estimate_mw']:.2f}", f"{r['layout_mw']:.2f}")
-            for name, r in zip(named, results, strict=True)
-        ),
-    )  # fmt: skip
-    yield (
-        f"All wires together have {totals['wire_pf']:.1f} pF, the fan-out model {totals['model_wire_pf']:.1f} pF: an "
-        f"error of {error:+.1%}. The wire load is the mean of {len(CALIBRATION)} of these layouts; in the "
-        f"{len(others)} others the error is {tested:+.1%}. A single layout differs by up to "
-        f"{max(abs(r['model_error']) for r in results):.0%}: small designs have shorter wires for each load, and "
-        "arrays of flip-flops behind shared selects have longer wires than arithmetic."
-    )
-
-
 def seeds() -> Iterator[str]:
     """Results of the tests under the seeds of `build/seeds.txt`."""
     from tests.seeds import record
 
     yield (
-        "`python -m tests.seeds` ran the tests that depend on the seed (`--seeded`) of the given folders once under "
-        "each seed. A folder that is not in the table did not run."
+        "`python -m tests.seeds` ran the tests that depend on the seed (`--seeded`) of the folders in the titles "
+        "once under each seed. Other folders did not run."
     )
     tables: dict[str, list[list[str]]] = {}
     row: list[str] = []

@@ -16,8 +16,8 @@ class Assumptions:
 
     resident_tokens       newest tokens of a stream whose KV stays in device memory. V-Rex calls them the recent region
                           and gives no size; 4096 is the capacity of the page table in this hardware.
-    residency             `recent`: that many tokens, as published. `whole`: as many as device memory holds beside the
-                          weights, the data that the policy always keeps there, and the fetched KV of two layers.
+    residency             `recent`: that many tokens, as published. `whole`: as many as device memory holds in addition
+                          to the weights, the data that the policy always keeps there, and the fetched KV of two layers.
     kv_bits               bits of one stored element of the KV cache, headers included: 16 is BF16, 4.5 the format of
                           the KV codec at `paper`. Policy `oaken` has a format of its own.
     retained_hit          share of the selected older KV that is still in device memory from the step before. 0.31 is

@@ -84,7 +84,7 @@ def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None, res
     link = "nominal rate of V-Rex Table I" if rates.link == system.link.nominal_gbps * 1e9 else "packet model"
     assume = rates.assume
     resident_origin = {
-        "recent": ("assumed", "the paper gives no size"), "whole": ("computed", "device memory beside weights"),
+        "recent": ("assumed", "the paper gives no size"), "whole": ("computed", "device memory without the weights"),
     }[assume.residency]  # fmt: skip
     facts = [
         Fact("attended share of the context", share, "", share_origin, "published ratio unless set or measured"),

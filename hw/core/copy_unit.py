@@ -29,10 +29,9 @@ def owner_layout(tags: int) -> data.StructLayout:
 class CopyUnit(wiring.Component):
     """Executes COPY and STORE, and the transfers of the KVMU, which have priority over commands.
 
-    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot, encoded
-    if pages are. If only
-    some tokens of the step are kept, it skips the others, one per cycle. Copies
-    to device memory and to the host link can complete out of order; commands are reported in order.
+    COPY is one copy. STORE copies the key and the value of each token of a piece and each KV head to its slot, and
+    encodes them if pages are encoded. If only some tokens of the step are kept, it skips the others, one per cycle.
+    Copies to device memory and to the host link can complete out of order; commands are reported in order.
 
     Timing: one copy per cycle when the copy engine accepts it.
 

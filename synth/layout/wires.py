@@ -123,10 +123,8 @@ def _path(net: str, text: str, lef: Lef, special: bool, name: str) -> Iterator[S
         if at is None and "*" in point.groups():
             raise ValueError(f"{name}: net {net}: first point must have two coordinates, got {token}")
         old = at
-        at = tuple(  # type: ignore[assignment]
-            old[k] if value == "*" and old else int(value) for k, value in enumerate(point.groups())
-        )
-        assert at is not None
+        x, y = (old[k] if value == "*" and old else int(value) for k, value in enumerate(point.groups()))
+        at = x, y
         if old is not None:
             if old[0] != at[0] and old[1] != at[1]:
                 raise ValueError(f"{name}: net {net}: wire must be horizontal or vertical, got {old} to {at}")
