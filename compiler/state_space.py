@@ -14,7 +14,7 @@ from compiler import state_space_programs as programs
 from compiler import vector_programs
 from compiler.blocks import Activations, Columns
 from compiler.builder import CommandRef, Operands
-from compiler.memory import Region, block_words, tiles
+from compiler.memory import Region, block_words, row_words, tiles
 from compiler.policies.base import Branch, LayerWidths, Policy
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
@@ -77,20 +77,21 @@ class StateSpaceCompiler:
         if programs.rows_of_convolution(1, shape.width) > rows:
             raise ValueError(f"width must be at most {(rows - 1) // 3} for vpe_rows = {rows}, got {shape.width}")
         self.inner = shape.inner // n
+        self.row = row_words(self.inner, n)  # of activations that a product reads
         self.rank, self.terms = shape.padded_rank // n, shape.padded_terms // n
         self.taps_piece = largest_piece(self.inner, rows // programs.rows_of_convolution(1, shape.width))
         self.steps_piece = largest_piece(self.inner, rows // programs.rows_of_steps(1))
-        self.gate_piece = largest_piece(self.inner, rows)
+        self.gate_piece = largest_piece(self.inner, min(rows, -(-self.inner // vectors.config.cores)))
         allocate, t = region.allocate, tokens
         self.history = allocate((shape.width - 1 + t) * self.inner)
         self.gate, self.x, self.low = (
             allocate(2 * t * self.inner),
-            allocate(t * self.inner),
+            allocate(t * self.row),
             allocate(t * (self.rank + self.terms)),
         )
         self.raw, self.steps = allocate(2 * t * self.inner), allocate(2 * programs.STEP_TERMS * t * self.inner)
         self.spread, self.y = allocate(2 * t * shape.states), allocate(2 * t * self.inner)
-        self.gated, self.out = allocate(t * self.inner), allocate(2 * t * shape.outputs // n)
+        self.gated, self.out = allocate(t * self.row), allocate(2 * t * shape.outputs // n)
         self.one, self.fused = allocate(1), allocate(t * shape.outputs // n)
         width, states, piece = shape.width, shape.states, self.steps_piece
         fuse_piece = largest_piece(shape.outputs // n // vectors.config.kv_heads, rows)
@@ -180,7 +181,9 @@ class StateSpaceCompiler:
         history = meet([*restored, *channels])
         x = meet(self._convolution(p, t, history))
         written = self._copy(p, self.history + t * self.inner, step.state_word, kept, history)
-        low = meet(self._multiply(p, "low", t, Activations([Columns(self.x, self.inner)], x), self.low, wide=False))
+        low = meet(
+            self._multiply(p, "low", t, Activations([Columns(self.x, self.inner, self.row)], x), self.low, wide=False)
+        )
         stride = self.rank + self.terms
         terms = Activations([Columns(self.low + self.rank, self.terms, stride)], low)
         spread = self._multiply(p, "spread", t, terms, self.spread, wide=False)
@@ -188,13 +191,14 @@ class StateSpaceCompiler:
         raw = meet([*spread, *self._multiply(p, "step", t, ranks, self.raw, wide=True)])
         steps = meet(self._steps(p, t, raw))
         y, saved = self._scan(p, t, steps, step.state_word + kept)
-        piece = self.gate_piece
-        gated = self.vectors.command(
-            p, "branch gate", meet(y), repeat=p.builder.share.part(t * self.inner // piece), a=self.gate,
-            a_stride=2 * piece, a_beats=piece, a_wide=1, b=self.y, b_stride=2 * piece, b_beats=piece, b_wide=1,
-            b_used=1, out=self.gated, out_stride=piece, out_beats=piece, extra=1,
-        )  # fmt: skip
-        result = Activations([Columns(self.gated, self.inner)], meet(gated))
+        gated, piece = list[CommandRef](), self.gate_piece
+        for word in self._pieces(p, piece):
+            gated = self.vectors.command(
+                p, "branch gate", meet(y), repeat=t, a=self.gate + 2 * word, a_stride=2 * self.inner, a_beats=piece,
+                a_wide=1, b=self.y + 2 * word, b_stride=2 * self.inner, b_beats=piece, b_wide=1, b_used=1,
+                out=self.gated + word, out_stride=self.row, out_beats=piece, extra=1,
+            )  # fmt: skip
+        result = Activations([Columns(self.gated, self.inner, self.row)], meet(gated))
         return self._multiply(p, "out", t, result, self.out, wide=True), [*written, *saved]
 
     def _multiply(
@@ -222,7 +226,7 @@ class StateSpaceCompiler:
             command(p, "branch taps bias", [], repeat=1, a=self.taps_bias + word, **silent)
             command(p, "branch push", after, repeat=width - 1, a=at, a_stride=self.inner, **silent)
             last = command(p, "branch convolution", after, repeat=tokens, a=at + inputs, a_stride=self.inner,
-                           a_beats=piece, out=self.x + word, out_stride=self.inner, out_beats=piece,
+                           a_beats=piece, out=self.x + word, out_stride=self.row, out_beats=piece,
                            extra=1)  # fmt: skip
         return last
 
@@ -233,7 +237,7 @@ class StateSpaceCompiler:
                                  destination=Destination.NONE, extra=1)  # fmt: skip
             last = self.vectors.command(
                 p, "branch steps", after, repeat=tokens, a=self.raw + 2 * word, a_stride=2 * inner, a_beats=piece,
-                a_wide=1, b=self.x + word, b_stride=inner, b_beats=piece, b_used=1,
+                a_wide=1, b=self.x + word, b_stride=self.row, b_beats=piece, b_used=1,
                 out=self.steps + 2 * beats * word, out_stride=2 * beats * inner, out_beats=beats * piece, out_wide=1,
                 extra=1,
             )  # fmt: skip

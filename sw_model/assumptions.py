@@ -24,12 +24,6 @@ class Assumptions:
                           the mean overlap of the ReSV selections of consecutive frames on the synthetic stream (golden
                           model, 46 frames of two seeds between 4.5K and 10K tokens; 0.17 to 0.43). 0: every fetched
                           token is dropped at the end of its step.
-    requests_in_flight    reads of `request_bytes` that one core has outstanding. 16 reads of 256 B are what an AXI4
-                          master with four-bit identifiers has. Together with `memory_latency_ns` they bound the
-                          bandwidth of a core: 82 % of LPDDR5 with eight cores, 56 % of HBM2e with 48.
-    request_bytes         size of one such read in bytes
-    memory_latency_ns     time from a request to its data: on-chip network, controller, device and back. 190 ns lies
-                          between 120 ns of a system on chip and 400 ns of a data-centre GPU.
     idle_share            power of a waiting unit as a share of its power at work: the clock, which nothing gates. The
                           mapped MAC tree of 16 inputs in this project draws 1.81 mW idle and 7.08 mW under random
                           operands.
@@ -42,9 +36,6 @@ class Assumptions:
     residency: str = "recent"
     kv_bits: float = 16.0
     retained_hit: float = 0.31
-    requests_in_flight: int = 16
-    request_bytes: int = 256
-    memory_latency_ns: float = 190.0
     idle_share: float = 0.255
     chunks: int = 4
 
@@ -55,8 +46,6 @@ class Assumptions:
             checks.integer("resident_tokens", self.resident_tokens, 0)
             checks.one_of("residency", self.residency, RESIDENCIES)
             checks.real("kv_bits", self.kv_bits, 1, 16)
-            for name in ("requests_in_flight", "request_bytes", "chunks"):
-                checks.integer(name, getattr(self, name), 1)
-            checks.real("memory_latency_ns", self.memory_latency_ns, 1)
+            checks.integer("chunks", self.chunks, 1)
         except TypeError as error:
             raise ValueError(str(error)) from None

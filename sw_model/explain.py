@@ -166,7 +166,7 @@ def bounds_of(result: Result) -> tuple[Bound, ...]:
 
 def parameters_of(request: Request, result: Result) -> dict[str, tuple[str, Scale]]:
     """The parameters of a run by name: the key that sets each, and the request with it `factor` times better."""
-    machine, assume = request.machine(), request.assumptions()
+    machine = request.machine()
 
     def scaled(key: str, value: float, limit: float | None = None) -> tuple[str, Scale]:
         def scale(factor: float) -> Request:
@@ -179,7 +179,6 @@ def parameters_of(request: Request, result: Result) -> dict[str, tuple[str, Scal
     if machine.core:
         parameters["cores"] = scaled("core.cores", machine.core.config.cores, 4096)
         parameters["clock"] = scaled("core.clock_mhz", float(machine.core.clock_mhz))
-        parameters["requests in flight"] = scaled("assume.requests_in_flight", assume.requests_in_flight)
     if machine.gpu:
         parameters["GPU arithmetic"] = scaled("gpu.peak_tflops", float(machine.gpu.peak_tflops))
         overhead = machine.gpu.op_overhead_us

@@ -13,22 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from hw.core.dma import BURST
 from hw.core.isa import ExecUnit
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.sequencer import QUEUE_DEPTHS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
+from sw_model.core_ports import (
+    burst_bytes,
+    keys_bytes_per_s,
+    read_latency_s,
+    vector_bytes_per_s,
+    weights_s,
+    word_bytes,
+)
 from sw_model.engine import PS_PER_S, Task, Timeline
 from sw_model.policies import Work
 from sw_model.policies.base import BF16_BYTES
-from sw_model.rates import Rates, read_latency_s
-from sw_model.systems import System
+from sw_model.rates import Rates
+from sw_model.systems import Core, System
 from sw_model.unit_cycles import (
+    PORT_CYCLES,
     attention_bytes,
     attention_passes,
     dpe_cycles,
     hcu_cycles,
     product_steps,
     select_cycles,
+    store_cycles,
     vpe_cycles,
     wtu_cycles,
     wtu_read_cycles,
@@ -37,6 +47,9 @@ from sw_model.unit_cycles import (
 from sw_model.workloads import Model, Phase
 
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
+# bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
+# a norm reads its vector twice
+VECTOR_BYTES = {"norm": (4, 2), "rope": (4, 2), "add": (6, 2), "silu_mul": (8, 2), "gelu": (4, 2)}
 STAGES = ("vision", "weights", "activations", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
 
 
@@ -103,12 +116,20 @@ class Graph:
         assert gpu is not None
         return self.add(stage, "GPU", flops / (gpu.peak_tflops * 1e12 * gpu.gemm_efficiency), deps, layer)
 
-    def vector(self, stage: str, elements: float, kind: str, deps: Sequence[int], layer: int) -> int:
-        """Element-wise work; on a GPU its time is part of the overhead per operation."""
+    def vector(self, stage: str, elements: float, kind: str, deps: Sequence[int], layer: int, tokens: int = 0) -> int:
+        """Element-wise work; on a GPU its time is part of the overhead per operation.
+
+        `tokens` : a core has whole ones of them; 0: the work is split evenly
+        """
         core = self.system.core
-        if core:
-            return self.add(stage, "VPE", vpe_cycles(elements, kind, core) / (core.clock_mhz * 1e6), deps, layer)
-        return self.add(stage, "GPU", 0.0, deps, layer)
+        if not core:
+            return self.add(stage, "GPU", 0.0, deps, layer)
+        cores = core.config.cores
+        longest = ceil(tokens / cores) * cores / tokens if tokens else 1.0
+        if moved := VECTOR_BYTES.get(kind):
+            rate = vector_bytes_per_s(self.system, *moved) / longest
+            deps = [self.dram("activations", round(elements * sum(moved)), deps, layer, rate)]
+        return self.add(stage, "VPE", longest * vpe_cycles(elements, kind, core) / self.hertz, deps, layer)
 
     def launches(self, stage: str, ops: int, deps: Sequence[int], layer: int) -> int:
         """The overhead of `ops` framework operations on a GPU."""
@@ -117,15 +138,25 @@ class Graph:
         return self.add(stage, "GPU", ops * gpu.op_overhead_us * 1e-6, deps, layer)
 
     # -- groups of tasks ---------------------------------------------------------------------------------
-    def linear(self, stage: str, vectors: int, inputs: int, outputs: int, after: int, layer: int, use: str) -> int:
-        """A product with weights that stream from device memory in pieces, from the time when its inputs exist.
+    def linear(
+        self, stage: str, vectors: int, inputs: int, matrices: tuple[int, ...], after: int, layer: int, use: str
+    ) -> int:
+        """Products with weights that stream from device memory in pieces, from the time when their inputs exist.
+
+        `matrices` : outputs of each
 
         The operand memory of an accelerator holds 1 MB of the next weights, less than a percent of a layer, so that
         nothing is read ahead. While weights are loaded, the steps of the product whose weights are complete are
         multiplied, so that only the last step of a piece follows its load. Activations are loaded by every core
         (`product_steps`). `stage` counts the transfers of weights, `use` the products.
         """
+        outputs = sum(matrices)
         total, done, last = 2 * inputs * outputs, 0, after
+        results = 0  # bytes of FP32 that an accelerator writes to device memory
+        rate = self.rates.dram_stream
+        if self.system.core:
+            results = 4 * vectors * outputs
+            rate = (total + results) / weights_s(self.system, vectors, inputs, matrices)
         behind = 1.0  # share of a piece of the product that follows its load
         if self.system.core:
             steps, activations = product_steps(vectors, inputs, outputs, self.system.core)
@@ -135,7 +166,9 @@ class Graph:
             size = total * (i + 1) // self.chunks - done
             done += size
             begun = load
-            load = self.dram(stage, size, [after, begun], layer)
+            load = self.dram(stage, size, [after, begun], layer, rate)
+            if results:
+                load = self.dram("activations", results // self.chunks, [load], layer, rate)
             share = 1 / self.chunks
             if behind < 1:
                 last = self.matrix(use, vectors, inputs, outputs, [begun, last], layer, share=share * (1 - behind))
@@ -143,38 +176,105 @@ class Graph:
         return last
 
     def predict(self, layer: int, query: int) -> int:
-        """The policy's prediction of the KV that `layer` needs, from the queries of task `query`.
+        """The policy's prediction of the KV that `layer` needs, from the queries of task `query`."""
+        return self.threshold(layer, self.scores(layer, query))
 
-        Reads, products, vector work and threshold follow each other. The clustering of the new keys runs in parallel;
-        no task of this step waits for it.
-        """
+    def scores(self, layer: int, query: int, stored: int = -1) -> int:
+        """Scores of the candidates from the queries of `query`, after `stored`: reads, products, vector work."""
         work, core = self.work, self.system.core
-        last = query
+        last = max(query, stored)
         if work.predict_read_bytes:
-            last = self.dram("prediction", round(work.predict_read_bytes), [query], layer)
+            last = self.dram("prediction", round(work.predict_read_bytes), [query, stored], layer)
         for m in work.matmuls:
-            last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
-            if core and work.hamming_pairs and m is work.matmuls[0]:
-                seconds = hcu_cycles(work.hamming_pairs, core) / (core.clock_mhz * 1e6)
-                self.add("prediction", "HCU", seconds, [last], layer)
+            if m.weights:
+                vectors, outputs = ceil(m.vectors), (round(m.outputs),)
+                last = self.linear("prediction", vectors, round(m.inputs), outputs, last, layer, "prediction")
+            else:
+                last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
         if work.vector_ops:
             last = self.vector("prediction", work.vector_ops, "op", [last], layer)
         if core and work.lone_read_bytes:
-            seconds = work.lone_read_bytes * core.config.cores / self.rates.dram_stream
+            seconds = work.lone_read_bytes * core.config.cores / core.retrieving / self.rates.dram_stream
             last = self.add("prediction", "VPE", seconds, [last], layer)
+        return last
+
+    def threshold(self, layer: int, last: int) -> int:
+        """The selection of candidates after their scores, task `last`."""
+        work, core = self.work, self.system.core
         if not core:
             return self.launches("prediction", round(work.gpu_kernels), [last], layer)
         if work.threshold_rows:
-            row = work.threshold_entries, work.threshold_passes, core, work.threshold_levels
-            cycles = wtu_cycles(work.threshold_rows, *row, alone=work.lone_threshold)
-            selected = self.add("prediction", "WTU", cycles / self.hertz, [last], layer)
-            if work.lone_threshold and (reads := work.threshold_rows * wtu_reads(*row)):  # they take longer
-                burst_s = read_latency_s(self.system.memory, 2 * BURST * core.config.dpe_inputs)
-                seconds = reads * wtu_read_cycles(work.threshold_entries, burst_s * self.hertz, core) / self.hertz
-                nbytes = round(reads * work.threshold_entries * 2 * BF16_BYTES)
-                return self.add("prediction", "DRAM", seconds, [last], layer, nbytes)
-            return selected
+            cycles = self.wtu_cycles(self.latency(burst_bytes(self.system)))
+            if reads := wtu_reads(*self.row()):  # the row does not fit the memory of the WTU
+                nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
+                return self.add("prediction", "DRAM", cycles / self.hertz, [last], layer, nbytes)
+            return self.add("prediction", "WTU", cycles / self.hertz, [last], layer)
         return last
+
+    def store(self, layer: int, after: int) -> int:
+        """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
+
+        One core of an accelerator does it. The next layer's tables are opened after it.
+        """
+        core, memory = self.system.core, self.system.memory
+        if not core:
+            return after
+        key_bytes = BF16_BYTES * core.config.head_dim
+        latency, copy_latency = (read_latency_s(memory, n) * self.hertz for n in (word_bytes(core), key_bytes))
+        if self.work.hamming_pairs:
+            cycles = hcu_cycles(self.work.hamming_pairs, core)
+            after = self.add("prediction", "HCU", cycles / self.hertz, [after], layer)
+        tokens = self.work.append_bytes / self.model.kv_bytes
+        seconds = store_cycles(tokens, latency, copy_latency, core) / self.hertz
+        return self.add("prediction", "KVMU", seconds, [after], layer)
+
+    def row(self) -> tuple[float, float, Core, float]:
+        """Entries of a row of the threshold, buckets that it examines, the cores, and levels of buckets."""
+        work, core = self.work, self.system.core
+        assert core
+        return work.threshold_entries, work.threshold_passes, core, work.threshold_levels
+
+    def wtu_cycles(self, latency: float) -> float:
+        """Cycles of the threshold in all rows; a row is read in bursts of `latency` while another one is selected."""
+        rows, row = self.work.threshold_rows, self.row()
+        reads = rows / row[2].retrieving * max(1, wtu_reads(*row))
+        return max(wtu_cycles(rows, *row), reads * wtu_read_cycles(row[0], latency, row[2]))
+
+    def select_cycles(self, latency: float, times: float = 1.0) -> float:
+        """Cycles in which the KVMU looks up the selected clusters, `times` those of the work."""
+        work, core = self.work, self.system.core
+        assert core
+        lookups = select_cycles(work.selects * times, work.clusters, latency, core) if work.selects else 0.0
+        heads = self.model.kv_heads * self.batch
+        return heads / min(heads, core.retrieving) * lookups
+
+    def latency(self, nbytes: int) -> float:
+        """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer.
+
+        While weights are read, the words that all load units have requested before are served first. Besides them, the
+        core retrieves for as long as the selection and the fetch take.
+        """
+        system, core, model, rates = self.system, self.system.core, self.model, self.rates
+        assert core
+
+        def quiet(size: int) -> float:
+            return read_latency_s(system.memory, size) * self.hertz
+
+        words = core.config.cores * READ_ENGINES["load"][1] * word_bytes(core)
+        busy = max(quiet(nbytes), words / rates.dram_stream * self.hertz)
+        weights = BF16_BYTES * (model.attn_params + model.ffn_params) / rates.dram_stream * self.hertz
+        alone = self.select_cycles(quiet(word_bytes(core))) + rates.fetch_bytes / rates.link * self.hertz
+        if self.work.threshold_rows:
+            alone += self.wtu_cycles(quiet(burst_bytes(system)))
+        return quiet(nbytes) + (busy - quiet(nbytes)) * weights / (weights + alone)
+
+    def link_rate(self) -> float:
+        """Bytes per second of a fetch over the link: of its nominal rate, or of the words that its writes have open."""
+        core = self.system.core
+        if not core:
+            return self.rates.link
+        window = WRITE_ENGINES["copy"][1] * word_bytes(core)
+        return min(self.rates.link, window / (self.latency(burst_bytes(self.system)) + PORT_CYCLES) * self.hertz)
 
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
@@ -187,6 +287,10 @@ class Graph:
         select_s = self.select_s(times)
         if not total and not select_s:
             return after
+        if total and select_s:  # clusters in device memory are looked up, too, while nothing is copied
+            share = min(1.0, total / (self.work.attended_tokens * times * self.model.kv_bytes * self.batch))
+            after = self.add("fetch", "KVMU", (1 - share) * select_s, [after], layer)
+            select_s *= share
         storage, previous = self.rates.storage, [after]
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
@@ -195,7 +299,7 @@ class Graph:
             if select_s:
                 transfers.append(self.add("fetch", "KVMU", select_s / self.chunks, previous, layer))
             if total:
-                transfers.append(self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size))
+                transfers.append(self.add("fetch", "PCIe", size / self.link_rate(), previous, layer, size))
             if storage and total:
                 transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
             previous = transfers
@@ -205,15 +309,10 @@ class Graph:
 
     def select_s(self, times: float = 1.0) -> float:
         """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
-        work, core = self.work, self.system.core
-        if not core or not work.selects:
+        core = self.system.core
+        if not core or not self.work.selects:
             return 0.0
-        word_bytes = 2 * core.config.dpe_inputs
-        # a read waits for a burst of operands on the port, which has the core's share of the memory
-        burst_s = BURST * word_bytes * core.config.cores / self.rates.dram_stream
-        latency = (read_latency_s(self.system.memory, word_bytes) + burst_s) * self.hertz
-        cycles = select_cycles(work.selects * times, work.clusters, latency, core)
-        return self.model.kv_heads * self.batch * cycles / self.hertz
+        return self.select_cycles(self.latency(word_bytes(core)), times) / self.hertz
 
     def held(self) -> list[int]:
         """The piece of the newest fetch that a leading core has to issue before it can go on with its program.
@@ -223,6 +322,8 @@ class Graph:
         last pages have been copied before.
         """
         heads, core = self.model.kv_heads, self.system.core
+        if not core or core.retrieving > 1:
+            return []
         share = max(0, heads - QUEUE_DEPTHS[ExecUnit.RETRIEVAL]) / heads  # of the fetch
         if share and self.work.common_selection and core:
             pages = self.rates.fetch_bytes / self.model.kv_bytes / core.config.page_tokens
@@ -241,13 +342,18 @@ class Graph:
         rows, keys, scores = self._attended(layer)
         passes, moved = attention_passes(rows, core), attention_bytes(keys, core)
         last, nbytes = query, self.work.attend_read_bytes * self.times(layer) / 2 * passes[0]
+        written = moved[0] * scores  # while the next keys are read
+        rate = self.rates.dram_kv
+        if nbytes:
+            rate = min(rate, keys_bytes_per_s(self.system, rows, keys, written / nbytes))
         for i in range(self.chunks):
-            load = self._piece("kv read", nbytes, i, (*available, query), layer)
+            load = self._piece("kv read", nbytes, i, (*available, query), layer, rate)
             last = self.matrix(
                 "attention", rows, model.head_dim, keys, [load, last], layer, model.kv_heads, 1 / self.chunks
             )
-            last = self._piece("attention", moved[0] * scores, i, [last], layer)
-        last = self.dram("attention", moved[1] * scores, [last], layer)
+            last = self._piece("attention", written, i, [last], layer, rate)
+        size = sum(moved[1])
+        last = self.dram("attention", size * scores, [last], layer, vector_bytes_per_s(self.system, *moved[1]))
         return self.vector("attention", scores, "softmax", [last], layer)
 
     def attention(self, layer: int, query: int, available: tuple[int, int], weights: int, held: Sequence[int]) -> int:
@@ -260,7 +366,8 @@ class Graph:
         nbytes, moved = self.work.attend_read_bytes * self.times(layer) / 2, [0, 0, 0]
         passes = (1, 1)
         if core:
-            passes, moved = attention_passes(rows, core), [size * scores for size in attention_bytes(keys, core)]
+            sizes = attention_bytes(keys, core)
+            passes, moved = attention_passes(rows, core), [n * scores for n in (sizes[0], sum(sizes[1]), sizes[2])]
         last = query
         for i in range(self.chunks):
             if weights != query:
@@ -286,11 +393,13 @@ class Graph:
         keys = ceil(self.work.attended_tokens * self.times(layer)) + t
         return t * self.model.group, keys, t * self.model.q_heads * keys * self.batch
 
-    def _piece(self, stage: str, nbytes: float, piece: int, after: Sequence[int], layer: int) -> int:
+    def _piece(
+        self, stage: str, nbytes: float, piece: int, after: Sequence[int], layer: int, rate: float | None = None
+    ) -> int:
         """One of the pieces of a transfer of keys and values, or of scores."""
         total = round(nbytes)
         size = total * (piece + 1) // self.chunks - total * piece // self.chunks
-        return self.dram(stage, size, after, layer, self.rates.dram_kv if stage == "kv read" else None)
+        return self.dram(stage, size, after, layer, rate or (self.rates.dram_kv if stage == "kv read" else None))
 
     def vision(self) -> int:
         """The vision tower on the frames of the step, and its projector; -1 where the step has no frame."""
@@ -298,24 +407,24 @@ class Graph:
         if not batch:
             return -1
         vectors, last = ceil(tower.patches * batch * self.work.vision_fraction), -1
-        last = self.linear("vision", vectors, tower.patch_inputs, tower.hidden, last, -1, "vision")
+        last = self.linear("vision", vectors, tower.patch_inputs, (tower.hidden,), last, -1, "vision")
         for _ in range(tower.layers):
             if not self.system.core:
                 last = self.launches("overhead", VISION_OPS, [last], -1)
             last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
-            last = self.linear("vision", vectors, tower.hidden, 3 * tower.hidden, last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden, 3 * (tower.hidden,), last, -1, "vision")
             heads = tower.heads * batch
             size = tower.hidden // tower.heads
             last = self.matrix("vision", tower.patches, size, tower.patches, [last], -1, heads)
             last = self.vector("vision", tower.patches**2 * heads, "softmax", [last], -1)
             last = self.matrix("vision", tower.patches, tower.patches, size, [last], -1, heads)
-            last = self.linear("vision", vectors, tower.hidden, tower.hidden, last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden, (tower.hidden,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
-            last = self.linear("vision", vectors, tower.hidden, tower.ffn, last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden, (tower.ffn,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1)
-            last = self.linear("vision", vectors, tower.ffn, tower.hidden, last, -1, "vision")
+            last = self.linear("vision", vectors, tower.ffn, (tower.hidden,), last, -1, "vision")
         tokens = self.model.tokens_per_frame * batch
-        return self.linear("vision", tokens, 1, tower.projector_params, last, -1, "vision")
+        return self.linear("vision", tokens, 1, (tower.projector_params,), last, -1, "vision")
 
     def step(self) -> None:
         """The entire step: vision tower, decoder layers with retrieval, output head."""
@@ -329,8 +438,8 @@ class Graph:
         for layer in range(layers):
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
-            h = self.vector("vector", t * model.hidden, "norm", [x], layer)
-            h = self.linear("weights", t, model.hidden, width + kv_width, h, layer, "weights")
+            h = self.vector("vector", t * model.hidden, "norm", [x], layer, t)
+            h = self.linear("weights", t, model.hidden, (model.key_dim, model.key_dim, width), h, layer, "weights")
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
             following = -1
             if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
@@ -341,21 +450,25 @@ class Graph:
                 predicted = query if layer == 0 and self.first != 1 else self.predict(layer, query)
                 ready = self.fetch(layer, predicted)
             weights = self.attention_weights(layer, query, (ready, x))
+            stored, scored = self.store(layer, max(query, ready)), -1
             if overlaps and layer + 1 < layers:
                 if work.schedule == "next_layer":
-                    following = self.fetch(layer + 1, self.predict(layer + 1, weights))
+                    scored = self.scores(layer + 1, weights, stored)
+                    following = self.fetch(layer + 1, self.threshold(layer + 1, scored))
                 elif work.schedule == "ahead":
                     following = self.fetch(layer + 1, x)
             fetches = following >= 0 and (self.rates.fetch_bytes or self.select_s())
             held = self.held() if self.system.core and fetches else []
+            if self.system.core:
+                held.append(scored)
             h = self.attention(layer, query, (ready, x), weights, held)
-            h = self.linear("weights", t, width, model.hidden, h, layer, "weights")
-            h = self.vector("vector", t * model.hidden, "add", [h], layer)
-            h = self.vector("vector", t * model.hidden, "norm", [h], layer)
-            h = self.linear("weights", t, model.hidden, 2 * model.ffn, h, layer, "weights")
+            h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights")
+            h = self.vector("vector", t * model.hidden, "add", [h], layer, t)
+            h = self.vector("vector", t * model.hidden, "norm", [h], layer, t)
+            h = self.linear("weights", t, model.hidden, (2 * model.ffn,), h, layer, "weights")
             h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer)
-            h = self.linear("weights", t, model.ffn, model.hidden, h, layer, "weights")
-            x = self.vector("vector", t * model.hidden, "add", [h], layer)
+            h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights")
+            x = self.vector("vector", t * model.hidden, "add", [h], layer, t)
             ready = following
         x = self.vector("vector", t * model.hidden, "norm", [x], layers)
-        self.linear("weights", self.batch, model.hidden, model.vocab, x, layers, "weights")
+        self.linear("weights", self.batch, model.hidden, (model.vocab,), x, layers, "weights")

@@ -43,7 +43,7 @@ def resident_tokens(
         return assume.resident_tokens
     step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, 0, assume.kv_bits, system.kind)
     work = policy.account(step)
-    always = work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
+    always = work.weight_bytes + work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
     used = weight_bytes(model) + model.layers * always + 2 * work.fetch_bytes
     free = system.device_memory.capacity_gb * 1e9 - used
     return max(0, floor(free / (batch * model.kv_bytes_per_token)))

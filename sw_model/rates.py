@@ -7,7 +7,8 @@ from math import ceil
 import numpy as np
 
 from sw_model.assumptions import LINKS, Assumptions
-from sw_model.memory.dram import Trace, decode, pattern, replay
+from sw_model.core_ports import keys_bytes_per_s, load_bytes_per_s
+from sw_model.memory.dram import Trace, pattern, replay
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd, read
@@ -63,26 +64,6 @@ def dram_share(memory: str, unit: int, nbytes: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def slot_share(memory: str, key_bytes: int) -> float:
-    """Share of the channels in which the keys, or the values, of the slots of a page are.
-
-    Keys and values alternate in a page, so that a read of keys alone skips every other piece of `key_bytes`.
-    """
-    spec = load_memory(memory)
-    channels = spec.channels * spec.pseudo_channels
-    slots = np.arange(2 * channels)[:, None] * 2 * key_bytes + np.arange(0, key_bytes, spec.burst_bytes)
-    places = decode(spec, "A", slots.ravel() // spec.burst_bytes)
-    return len(set(zip(places["ch"].tolist(), places["pc"].tolist(), strict=True))) / channels
-
-
-@lru_cache(maxsize=256)
-def read_latency_s(memory: str, nbytes: int) -> float:
-    """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
-    spec = load_memory(memory)
-    return float(replay(spec, pattern(spec, "rand", nbytes, READS)).latency_ns.mean()) * 1e-9
-
-
-@lru_cache(maxsize=256)
 def page_share(memory: str, page_bytes: int, slot_bytes: int, slots: int) -> float:
     """Share of the peak bandwidth for reads of the keys, or of the values, of one KV head in pages with `slots` tokens.
 
@@ -112,13 +93,9 @@ def rates_of(
     checks.one_of("link", link, LINKS)
     memory = load_memory(system.memory)
     peak = system.device_memory.peak_gbps * 1e9
-    stream = peak * memory.stream_share
+    stream = kv = peak * memory.stream_share
     if system.core:
-        in_flight = system.core.config.cores * assume.requests_in_flight * assume.request_bytes
-        stream = min(stream, in_flight / (assume.memory_latency_ns * 1e-9))
-    kv = stream
-    if system.core:
-        kv = stream * slot_share(system.memory, BF16_BYTES * system.core.config.head_dim)
+        stream, kv = load_bytes_per_s(system), keys_bytes_per_s(system)
         if work.page_slots:
             slot_bytes = 2 * BF16_BYTES * system.core.config.head_dim
             page_bytes = slot_bytes * system.core.config.page_tokens * system.core.config.kv_heads

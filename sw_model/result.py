@@ -97,13 +97,8 @@ def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None, res
     ]
     if core and work.threshold_rows:
         cycles = wtu_cycles(
-            work.threshold_rows,
-            work.threshold_entries,
-            work.threshold_passes,
-            core,
-            work.threshold_levels,
-            alone=work.lone_threshold,
-        )
+            work.threshold_rows, work.threshold_entries, work.threshold_passes, core, work.threshold_levels
+        )  # fmt: skip
         facts.append(Fact("WTU per layer", cycles, "cycles", "measured from RTL", "the unit's cycle formula"))
         facts.append(Fact("WTU sweeps per row", work.threshold_passes, "", "measured on golden", "synthetic stream"))
     if core and work.hamming_pairs:

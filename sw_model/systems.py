@@ -20,6 +20,7 @@ SIZES = (
     "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_accumulators", "vpe_lanes", "lxe_memory_bytes",
     "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "device_ports",
 )  # fmt: skip
+RETRIEVALS = ("all", "one")
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,19 @@ class Core:
     config     sizes of one core, and the number of cores
     clock_mhz  clock of every core
     wtu_design design of the WTU: `sweep` (V-Rex, Fig. 12) or `histogram`; same results, different cycles
+    retrieval  cores whose units cluster, select and look up pages: `all`, each a share (V-Rex, Fig. 9), or `one`, which
+               does it for all, as in the programs of this project
     """
 
     config: Config
     clock_mhz: float
     wtu_design: str = "sweep"
+    retrieval: str = "all"
+
+    @property
+    def retrieving(self) -> int:
+        """Number of cores that retrieve."""
+        return self.config.cores if self.retrieval == "all" else 1
 
     @property
     def peak_tflops(self) -> float:
@@ -46,13 +55,13 @@ class Core:
         return c.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
 
     def replace(self, values: Mapping[str, Any], where: str) -> "Core":
-        """Return a copy with changed sizes (`SIZES`), clock or WTU design.
+        """Return a copy with changed sizes (`SIZES`), clock, WTU design or retrieving cores.
 
         `where` is the first part of error messages. Raises ValueError for an unknown name or an invalid value.
         """
         other_values = {name: value for name, value in values.items() if name not in SIZES}
         sizes = {name: value for name, value in values.items() if name in SIZES}
-        valid = [*SIZES, "clock_mhz", "wtu_design"]
+        valid = [*SIZES, "clock_mhz", "wtu_design", "retrieval"]
         if unknown := other_values.keys() - set(valid):
             raise ValueError(f"key of {where} must be one of {', '.join(valid)}, got {min(unknown)!r}")
         try:
@@ -266,6 +275,7 @@ def check(system: System, where: str = "system") -> None:
         )
     if core:
         _check_choice(f"{where}: core.wtu_design", core.wtu_design, tuple(WtuDesign))
+        _check_choice(f"{where}: core.retrieval", core.retrieval, RETRIEVALS)
         # plausibility check: on-chip memory is smaller than device memory
         limit = memory.capacity_gb * 1e9 / core.config.cores
         if core.config.lxe_memory_bytes > limit:

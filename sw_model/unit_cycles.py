@@ -23,6 +23,8 @@ LEVELS = 2  # the WTU divides the bucket that crosses the threshold once
 # SELECT of a cluster with one page: acceptance and check 2, a read of the cluster's and of the page's record 2 each,
 # five other states, a reply 1, end 2 (`hw/dre/kvmu`, `sw_model.cycles.store_commands`)
 SELECT_CYCLES = 14
+# CLUSTER of a token: acceptance and check 2, the cluster's and the page's record 2 each, states 5, reply 1, end 2
+PLACE_CYCLES = 14
 PORT_CYCLES = 10  # of a read besides the latency of the memory: request 2, buffers 2 x 2, interconnect 2, word, use
 SCORES = 4096  # scores of a long softmax row
 VECTORS = 8  # vectors that share one load of weights or angles
@@ -75,17 +77,13 @@ def vpe_passes(kind: str, config: Config) -> float:
 
 
 def hcu_cycles(pairs: float, core: Core) -> int:
-    """Cycles of `pairs` comparisons of a token's hash code with a cluster's, split over cores and accumulators."""
+    """Cycles of `pairs` comparisons of a token's hash code with a cluster's, split over the retrieving cores."""
     config = core.config
-    return ceil(pairs / (config.cores * config.hcu_accumulators)) * _hcu(config).slices
+    return ceil(pairs / (core.retrieving * config.hcu_accumulators)) * _hcu(config).slices
 
 
-def wtu_cycles(
-    rows: float, entries: float, passes: float, core: Core, levels: float = LEVELS, *, alone: bool = False
-) -> int:
-    """Cycles of the selection in `rows` rows of `entries` scores, rows split over the WTUs of all cores.
-
-    `alone` : by the WTU of one core
+def wtu_cycles(rows: float, entries: float, passes: float, core: Core, levels: float = LEVELS) -> int:
+    """Cycles of the selection in `rows` rows of `entries` scores, split over the WTUs of the retrieving cores.
 
     A row loads while the row before it is selected, except rows that do not fit the memory of the WTU. `passes` is a
     mean number of buckets per row; it can be a fraction, because the unit's formula is linear in it.
@@ -99,7 +97,7 @@ def wtu_cycles(
     first = cycles_of(size, 1, round(levels))
     further = cycles_of(size, 2, round(levels)) - first
     load = 0 if is_long else ceil(entries / config.wtu_lanes)
-    return ceil(load + ceil(rows / (1 if alone else config.cores)) * (first + (passes - 1) * further))
+    return ceil(load + ceil(rows / core.retrieving) * (first + (passes - 1) * further))
 
 
 def wtu_reads(entries: float, passes: float, core: Core, levels: float = LEVELS) -> int:
@@ -116,8 +114,8 @@ def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
     requested when the WTU has taken these. `latency` : cycles from the request of a burst to its data
     """
     config = core.config
-    entries_of_burst = BURST * config.dpe_inputs
-    return entries / entries_of_burst * (latency + PORT_CYCLES + 2 * BURST + entries_of_burst / config.wtu_lanes)
+    bursts = ceil(entries / (BURST * config.dpe_inputs))
+    return bursts * (latency + PORT_CYCLES) + entries * (2 / config.dpe_inputs + 1 / config.wtu_lanes)
 
 
 def select_cycles(selects: float, clusters: float, latency: float, core: Core) -> float:
@@ -129,6 +127,16 @@ def select_cycles(selects: float, clusters: float, latency: float, core: Core) -
     records = max(1, 2 * core.config.dpe_inputs // BLOCK_BYTES)
     lines = 2 * clusters / records * (1 - (1 - min(1.0, selects / clusters)) ** records)
     return selects * SELECT_CYCLES + lines * (latency + PORT_CYCLES)
+
+
+def store_cycles(tokens: float, latency: float, copy_latency: float, core: Core) -> float:
+    """Cycles in which the retrieving cores give slots to tokens of all KV heads and copy their keys and values.
+
+    latency       cycles of a read of a record: each token reads that of its cluster and of its page
+    copy_latency  cycles of a read of a key; two copies are in flight (`hw.core.dma`)
+    """
+    place = PLACE_CYCLES + 2 * (latency + PORT_CYCLES)
+    return tokens * core.config.kv_heads * (place + copy_latency + PORT_CYCLES) / core.retrieving
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
@@ -184,12 +192,12 @@ def attention_passes(rows: float, core: Core) -> tuple[int, int]:
     return ceil(rows / config.dpe_accumulators), ceil(rows / (config.dpe_accumulators // words))
 
 
-def attention_bytes(keys: int, core: Core) -> tuple[int, int, int]:
-    """Bytes of device memory that a score takes: its product, its softmax, and its product with the values.
+def attention_bytes(keys: int, core: Core) -> tuple[int, tuple[int, int], int]:
+    """Bytes of device memory that a score takes: its product, its softmax (read, written), its product with the values.
 
     The matrix engine writes FP32 scores. The softmax reads them and writes BF16 weights, which the matrix engine reads.
     A row that exceeds the vector memory is read twice, for its maximum and for its exponentials, and the exponentials
     are read twice, for their sum and for the division.
     """
     fits = keys <= core.config.vpe_rows * core.config.vpe_lanes
-    return 4, 4 + 2 if fits else 2 * 4 + 2 + 2 * 2 + 2, 2
+    return 4, (4, 2) if fits else (2 * 4 + 2 * 2, 2 * 2), 2

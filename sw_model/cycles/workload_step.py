@@ -69,8 +69,8 @@ class StepNumbers:
 
     @property
     def resident_tokens(self) -> int:
-        """Tokens in device memory; their share of the past is that of the selected clusters."""
-        return self.past if not self.fetched else round(self.past * (1 - self.fetched / self.selected))
+        """Tokens in device memory: all, or a share of the past that is that of the selected clusters."""
+        return self.past + self.tokens if not self.fetched else round(self.past * (1 - self.fetched / self.selected))
 
 
 @dataclass(frozen=True)

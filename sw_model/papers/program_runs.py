@@ -108,8 +108,9 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | Stored
         past = min(past, BOUNDED)
         return StoredNumbers(past, tokens, past + tokens, visual)
     if isinstance(program, machine.FullPolicy):
-        resident = 1 if system.kind in policy.offloads_all else assume.resident_tokens
-        return StoredNumbers(round(work.attended_tokens), tokens, resident, visual)
+        attended, fetched = round(work.attended_tokens), work.fetch_bytes / work.attend_read_bytes
+        resident = max(1, round(attended * (1 - fetched))) if fetched else attended + tokens
+        return StoredNumbers(attended, tokens, resident, visual)
     size, rows, levels = 32, tokens * model.group, LEVELS  # 32 tokens of a cluster fill a page
     if isinstance(program, machine.RekvPolicy):
         size, rows = model.tokens_per_frame, 1

@@ -161,13 +161,14 @@ class Cost:
     source: str
 
 
-def _with_wtu(system: System) -> System:
-    return system.replace(core={"wtu_design": WTU_DESIGN})
+def machine_of(system: System) -> System:
+    """The system as the RTL and the programs are: the design of the WTU, and one core that retrieves for all."""
+    return system.replace(core={"wtu_design": WTU_DESIGN, "retrieval": "one"})
 
 
 def formula_cost(point: Point) -> Cost:
-    """A point by the closed formula of its policy, with the design of the WTU that the cores have."""
-    system = _with_wtu(load_system(point.system))
+    """A point by the closed formula of its policy, for the machine of the programs."""
+    system = machine_of(load_system(point.system))
     if point.stage == "vision":  # a frame with its tower minus the frame
         whole = run(system, POLICY, workloads.frame(CONTEXTS[0]))
         rest = formula_cost(replace(point, stage="frame", past=CONTEXTS[0]))
@@ -188,7 +189,7 @@ def program_cost(point: Point) -> Cost | None:
     if point.policy not in PROGRAMS or cycles is None or traffic is None:
         return None
     assert system.core
-    result = run(_with_wtu(system), formula_policy(point.policy), workload(point))
+    result = run(machine_of(system), formula_policy(point.policy), workload(point))
     total_s = cycles / system.core.clock_mhz / 1e6
     (timeline,) = result.timelines
     busy_s = {name: ps / PS_PER_S for name, ps in timeline.resource_busy_ps().items()}

@@ -103,12 +103,16 @@ class Step:
 
 
 class Matmul(NamedTuple):
-    """`times` matrix products (vectors x inputs) by (inputs x outputs). Counts can be means, so they are floats."""
+    """`times` matrix products (vectors x inputs) by (inputs x outputs). Counts can be means, so they are floats.
+
+    `weights` : the matrix is one of weights, which are read from device memory for the product
+    """
 
     vectors: float
     inputs: float
     outputs: float
     times: float = 1.0
+    weights: bool = False
 
     @property
     def flops(self) -> float:
@@ -129,13 +133,12 @@ class Work:
     matmuls            matrix products besides those of the model: hashing, scores, a branch parallel to the attention
     vector_ops         element operations of the prediction: exp, norms, means
     hamming_pairs      (token, candidate) comparisons of hash codes
-    threshold_rows     rows whose entries a threshold or a top-k selects
+    threshold_rows     rows whose entries a threshold or a top-k selects; one core of an accelerator does all
     threshold_entries  entries of each such row
     threshold_passes   buckets that the WTU examines in each such row
     threshold_levels   levels of these buckets
-    predict_read_bytes device memory read by the prediction
+    predict_read_bytes device memory read by the prediction, besides the weights of `matmuls`
     lone_read_bytes    part of it that the core which retrieves for all reads alone, for its vector engine
-    lone_threshold     this core selects in all rows; False: the rows are split over the cores
     gpu_kernels        kernels of the prediction on a GPU, written with framework operations
     passes             times that tokens pass through a layer, each with a read of its weights
     first_layer        tokens that the first layer attends to without a prediction, as a multiple of those of the
@@ -165,7 +168,6 @@ class Work:
     threshold_levels: float = 2.0
     predict_read_bytes: float = 0.0
     lone_read_bytes: float = 0.0
-    lone_threshold: bool = False
     gpu_kernels: float = 0.0
     passes: float = 1.0
     first_layer: float = 1.0
@@ -183,6 +185,11 @@ class Work:
     def predict_flops(self) -> float:
         """Operations of `matmuls`, two for a multiply-accumulate."""
         return sum(m.flops for m in self.matmuls)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights of `matmuls`."""
+        return sum(BF16_BYTES * m.inputs * m.outputs for m in self.matmuls if m.weights)
 
     @property
     def extent_bytes(self) -> float:

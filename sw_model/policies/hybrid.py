@@ -13,6 +13,9 @@ FP32_BYTES = 4
 STATES, TAPS, RANK_SHARE = 16, 4, 16
 # element operations of a state for a token: its exponential in twelve steps, decay, input, sum over the states
 SCAN_OPS = 18
+# bytes of device memory that the vector work of an element reads and writes: convolution 2 + 2, terms of a step 4 + 2
+# and 12, scan 12 + 4 and the two BF16 factors of each state, gate 4 + 4 and 2
+VECTOR_BYTES = 48 + 2 * BF16_BYTES * STATES
 
 
 class Hybrid(Policy):
@@ -53,7 +56,7 @@ class Hybrid(Policy):
         state_bytes = 2 * inner * (FP32_BYTES * STATES + BF16_BYTES * (TAPS - 1))  # read and written
         return replace(
             work,
-            matmuls=tuple(Matmul(new, inputs, outputs, step.batch) for inputs, outputs in sizes),
+            matmuls=tuple(Matmul(new * step.batch, inputs, outputs, weights=True) for inputs, outputs in sizes),
             vector_ops=new * inner * STATES * SCAN_OPS * step.batch,
-            predict_read_bytes=BF16_BYTES * sum(a * b for a, b in sizes) + state_bytes * step.batch,
+            predict_read_bytes=(state_bytes + new * inner * VECTOR_BYTES) * step.batch,
         )

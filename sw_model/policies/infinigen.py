@@ -110,7 +110,7 @@ class InfiniGen(Policy):
         return replace(
             self.work(step, retrieved, extents=m.kv_heads * retrieved),
             matmuls=(
-                Matmul(t, m.hidden, width, step.batch),  # partial queries
+                Matmul(t * step.batch, m.hidden, width, weights=True),  # partial queries
                 Matmul(t * m.group, m.head_dim, n, m.kv_heads * step.batch),  # partial scores
             ),
             vector_ops=2 * t * width * step.batch,  # rotation, columns
@@ -118,9 +118,8 @@ class InfiniGen(Policy):
             threshold_entries=n,
             threshold_passes=THRESHOLD_PASSES,
             threshold_levels=THRESHOLD_LEVELS,
-            lone_threshold=True,
-            # weights; keys; scores, which are written
-            predict_read_bytes=BF16_BYTES * (m.hidden * width + (n * m.key_dim + rows * n) * step.batch),
+            # keys; scores, which are written
+            predict_read_bytes=BF16_BYTES * (n * m.key_dim + rows * n) * step.batch,
             first_layer=n / retrieved if retrieved else 1.0,
             selects=retrieved,
             clusters=n,

@@ -131,7 +131,6 @@ class Mosaic(Policy):
             threshold_entries=clusters,
             threshold_passes=15.6,
             threshold_levels=MOSAIC.refine_levels + 1,
-            lone_threshold=True,
             predict_read_bytes=BF16_BYTES * tables * m.key_dim * batch + 2 * scores_bytes,
             lone_read_bytes=scores_bytes,
             selects=retrieved / TOKENS_PER_CLUSTER,

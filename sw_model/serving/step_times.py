@@ -110,9 +110,12 @@ def mean_work(works: Sequence[Work]) -> Work:
     for field in fields(Work):
         column = [getattr(work, field.name) for work in works]
         if field.name == "matmuls":
-            products = zip(*column, strict=True)
-            values[field.name] = tuple(Matmul(*np.mean(same, axis=0).tolist()) for same in products)
-        elif field.name not in ("schedule", "common_selection", "lone_threshold"):
+            means = [np.mean([m[:-1] for m in same], axis=0).tolist() for same in zip(*column, strict=True)]
+            values[field.name] = tuple(
+                m._replace(vectors=v, inputs=i, outputs=o, times=n)
+                for m, (v, i, o, n) in zip(column[0], means, strict=True)
+            )
+        elif field.name not in ("schedule", "common_selection"):
             values[field.name] = float(np.mean(column))
     return replace(works[0], **values)
 

@@ -62,14 +62,10 @@ def test_time_bytes_and_energy_are_conserved(system, policy, workload):
 
 
 def test_weight_streaming_bounds_a_token():
-    """TPOT at a short context slightly exceeds the time to stream 15.0 GB, at the refresh limit with enough requests
-    in flight, else at the bandwidth of Little's law."""
-    many = run(load_system("vrex8"), "resv", workloads.text(1000), assume=Assumptions(requests_in_flight=64))
+    """TPOT at a short context slightly exceeds the time to stream 15.0 GB at the refresh limit of the memory."""
+    token = run(load_system("vrex8"), "resv", workloads.text(1000))
     floor = LLAMA3_8B.streamed_weight_bytes / (204.8e9 * (1 - (8 + 15 + 224 + 15) / 3125))
-    assert floor < many.total_s < 1.03 * floor
-    few = run(load_system("vrex8"), "resv", workloads.text(1000))
-    floor = LLAMA3_8B.streamed_weight_bytes / (8 * 16 * 256 / 190e-9)
-    assert floor < few.total_s < 1.03 * floor
+    assert floor < token.total_s < 1.06 * floor
 
 
 def test_link_bounds_flexgen():
@@ -182,8 +178,6 @@ def test_invalid_arguments_raise_value_error():
         Assumptions(kv_bits=17)
     with pytest.raises(ValueError, match="residency must be one of recent, whole, got 'all'"):
         Assumptions(residency="all")
-    with pytest.raises(ValueError, match="memory_latency_ns"):
-        Assumptions(memory_latency_ns=-1)
 
 
 def test_facts_have_an_origin():

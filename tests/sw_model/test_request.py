@@ -62,7 +62,7 @@ def test_text_names_an_exceeded_memory():
         ({"colour": "red"}, "key must be one of .*got 'colour'"),
         ({"assume.luck": 1}, "assume.NAME must be one of .*got 'luck'"),
         ({"assume.chunks": 2.5}, "chunks must be an integer"),
-        ({"assume.memory_latency_ns": -3}, "memory_latency_ns"),
+        ({"assume.idle_share": -3}, "idle_share"),
         ({"link.nominal_gbps": 0}, "link.nominal_gbps must be positive, got 0"),
         ({"core.lxe_memory_bytes": 10**12}, "core.lxe_memory_bytes must be at most 4000000000"),
         ({"core.wheels": 4}, "wheels"),

@@ -14,7 +14,7 @@ from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
-from sw_model.rates import read_latency_s
+from sw_model.core_ports import read_latency_s
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
@@ -22,6 +22,7 @@ from sw_model.unit_cycles import (
     hcu_cycles,
     product_steps,
     select_cycles,
+    store_cycles,
     vpe_cycles,
     wtu_cycles,
     wtu_read_cycles,
@@ -50,9 +51,11 @@ def test_long_rows_do_not_overlap(design):
         assert wtu_cycles(8 * config.cores, clusters, passes, core) == 8 * wtu.long_row_cycles(clusters, passes, 2)
 
 
-def test_one_wtu_selects_alone():
-    together = wtu_cycles(320, 1000, 10, CORE), wtu_cycles(320, 1000, 10, CORE, alone=True)
-    assert together[1] / together[0] == pytest.approx(CONFIG.cores, rel=0.01)
+def test_one_core_retrieves_for_all():
+    one = replace(CORE, retrieval="one")
+    assert wtu_cycles(320, 1000, 10, one) / wtu_cycles(320, 1000, 10, CORE) == pytest.approx(CONFIG.cores, rel=0.01)
+    assert hcu_cycles(6400, one) == CONFIG.cores * hcu_cycles(6400, CORE)
+    assert store_cycles(10, 54, 71, one) == CONFIG.cores * store_cycles(10, 54, 71, CORE)
     wtu = WTU.from_config(CONFIG, WtuDesign.HISTOGRAM)
     assert wtu_reads(2048, 9, HISTOGRAM, 4) == 0 and wtu_reads(2049, 9, HISTOGRAM, 4) == wtu.packets(9, 4)
 

@@ -1,0 +1,147 @@
+"""Bandwidth of the device memory as the engines of several cores read and write it.
+
+Each core has some bursts in flight for an engine, and the cores access different places of the memory. The accesses are
+replayed bank by bank (`sw_model.memory.dram`), so that no rate and no latency is assumed.
+"""
+
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from compiler.builder import Share
+from compiler.memory import row_words
+from hw.core.dma import BURST
+from hw.core.processor import READ_ENGINES, WRITE_ENGINES
+from sw_model.memory.dram import Trace, pattern, replay, splitmix64
+from sw_model.memory.spec import load_memory
+from sw_model.policies.base import BF16_BYTES
+from sw_model.systems import Core, System
+from sw_model.unit_cycles import PORT_CYCLES
+
+REFRESH_INTERVALS = 4  # of a replay, at the peak rate
+INTERVAL = 4096  # memory clocks of one of them in a memory without refresh
+DIGITS = 3  # of the share of written bytes
+LATENCIES = 4096  # single reads of a mean latency
+
+
+@lru_cache(maxsize=256)
+def streams_share(
+    memory: str, cores: int, size: int, window: int, *, writes: float = 0, stride: int = 1, rows: int = 1, row: int = 0
+) -> float:
+    """Share of the peak bandwidth when each core reads and writes pieces of `size` bytes, `window` of them in flight.
+
+    writes  share of the pieces
+    stride  pieces from one read to the next
+    rows    rows that are written in turn, a piece of each ; row: bytes from one to the next
+
+    The places of the cores are random, because the cores drift apart.
+    """
+    spec = load_memory(memory)
+    clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
+    count = ceil(clocks * spec.clock_ps * spec.peak_gbps / 1000 / (cores * size))
+    written = np.floor(np.arange(1, count + 1) * writes).astype(np.int64)  # spread evenly between the reads
+    is_write = np.diff(written, prepend=0) > 0
+    reads, written = np.cumsum(~is_write) - 1, np.cumsum(is_write) - 1
+    places = np.where(is_write, written % rows * row + written // rows * size, reads * size * stride)
+    word = size * spec.channels * spec.pseudo_channels
+    start = (splitmix64(1, 2 * cores) % np.uint64(spec.capacity_bytes // 2 // word)).astype(np.int64) * word
+    address = np.where(is_write[:, None], start[cores:], start[:cores]) + places[:, None]
+    trace = Trace(
+        address.ravel() % spec.capacity_bytes, size, np.repeat(is_write, cores).astype(np.uint8),
+        np.tile(np.arange(cores, dtype=np.int32), count), np.zeros(count * cores, np.int64),
+        np.full(cores, window, np.int64),
+    )  # fmt: skip
+    return replay(spec, trace).share
+
+
+@lru_cache(maxsize=256)
+def read_latency_s(memory: str, nbytes: int) -> float:
+    """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
+    spec = load_memory(memory)
+    return float(replay(spec, pattern(spec, "rand", nbytes, LATENCIES)).latency_ns.mean()) * 1e-9
+
+
+def word_bytes(core: Core) -> int:
+    """Bytes of a word of the memory ports."""
+    return BF16_BYTES * core.config.dpe_inputs
+
+
+def burst_bytes(system: System) -> int:
+    """Bytes of the longest burst of a core, at least a burst of the memory."""
+    assert system.core
+    return max(BURST * word_bytes(system.core), load_memory(system.memory).burst_bytes)
+
+
+def load_bytes_per_s(
+    system: System, cores: tuple[int, ...] | None = None, written: float = 0.0, rows: int = 1, outputs: int = 0
+) -> float:
+    """Rate at which these cores, or all, read operands at the same time.
+
+    written  share of bytes that the matrix engines write meanwhile, to `rows` rows of FP32 `outputs`; the rate is that
+             of both
+
+    The device memory limits it, or the ports of these cores, of which each transfers a word per cycle, or the words
+    that a load unit has in flight.
+    """
+    core = system.core
+    assert core
+    cores = cores or tuple(range(core.config.cores))
+    word, hertz, window = word_bytes(core), core.clock_mhz * 1e6, READ_ENGINES["load"][1]
+    size = max(4 * core.config.dpe_inputs, load_memory(system.memory).burst_bytes)  # results of a block
+    row = row_words(ceil(4 * outputs / word), core.config.dpe_inputs) * word
+    flight, writes = max(1, window * word // size), round(written, DIGITS)
+    share = streams_share(system.memory, len(cores), size, flight, writes=writes, rows=rows, row=row)
+    ports = len({number % min(core.config.device_ports, core.config.cores) for number in cores})
+    wait_s = read_latency_s(system.memory, burst_bytes(system)) + (PORT_CYCLES + BURST) / hertz
+    return min(
+        system.device_memory.peak_gbps * 1e9 * share, ports * word * hertz, len(cores) * window * word / wait_s
+    )  # fmt: skip
+
+
+def weights_s(system: System, vectors: int, inputs: int, matrices: tuple[int, ...]) -> float:
+    """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, one after the other.
+
+    It is that of the weights; the results are written meanwhile. A core has whole blocks of rows. When the cores with
+    fewer blocks are done, the others read alone.
+    """
+    assert system.core
+    count, seconds = system.core.config.cores, 0.0
+    for outputs in matrices:
+        blocks = ceil(outputs / system.core.config.dpe_inputs)
+        written = 4 * vectors / (BF16_BYTES * inputs + 4 * vectors)
+        block_bytes = (BF16_BYTES * inputs + 4 * vectors) * outputs / blocks
+        least, rest = divmod(blocks, count)
+        longer = tuple(n for n in range(count) if len(Share(n, count).part(blocks)) > least)
+        for number, cores in ((least * count, None), (rest, longer)):
+            if number:
+                seconds += number * block_bytes / load_bytes_per_s(system, cores, written, vectors, outputs)
+    return seconds
+
+
+def keys_bytes_per_s(system: System, rows: int = 0, keys: int = 0, score_bytes: float = 0.0) -> float:
+    """Rate of keys or values, each of every second slot, that the cores read.
+
+    score_bytes  per byte of keys, that the matrix engine writes meanwhile to `rows` rows of `keys` scores; the rate is
+                 that of both
+    """
+    core = system.core
+    assert core
+    word, size = word_bytes(core), BF16_BYTES * core.config.head_dim
+    window = max(1, READ_ENGINES["load"][1] * word // size)
+    writes = round(score_bytes / (1 + score_bytes), DIGITS)
+    row = row_words(ceil(4 * keys / word), core.config.dpe_inputs) * word
+    share = streams_share(
+        system.memory, core.config.cores, size, window, writes=writes, stride=2, rows=max(1, rows), row=row
+    )  # fmt: skip
+    return min(load_bytes_per_s(system), system.device_memory.peak_gbps * 1e9 * share)
+
+
+def vector_bytes_per_s(system: System, read_bytes: float, written_bytes: float) -> float:
+    """Rate at which the vector engines of all cores read and write long rows, both together."""
+    core = system.core
+    assert core
+    window = max(1, (READ_ENGINES["vector"][1] + WRITE_ENGINES["vector"][1]) // BURST)
+    writes = written_bytes / (read_bytes + written_bytes)
+    share = streams_share(system.memory, core.config.cores, burst_bytes(system), window, writes=writes)
+    return system.device_memory.peak_gbps * 1e9 * share
