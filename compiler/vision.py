@@ -20,7 +20,7 @@ from compiler import vector_programs as programs
 from compiler.blocks import Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
-from compiler.memory import Region, block_words, tiles
+from compiler.memory import Region, block_words, row_words, tiles
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
 from compiler.vision_parts import Head, Pooling, multiply
@@ -121,9 +121,10 @@ class VisionCompiler:
         # a core processes two heads concurrently
         self.scores = [allocate(2 * t * self.blocks) for _ in range(2 * self.cores)]
         self.shares = [allocate(t * self.blocks) for _ in range(2 * self.cores)]
-        self.wide = allocate(2 * t * max(self.x_words, self.ffn, self.middle_words, self.rotated_heads))
-        self.gate = allocate(2 * t * self.ffn) if s.gated else 0
-        self.middle = allocate(t * max(self.ffn, self.middle_words))
+        sizes = self.x_words, self.ffn, self.middle_words, self.rotated_heads  # of rows of FP32, which have gaps
+        self.wide = allocate(t * max(row_words(2 * words, n) for words in sizes))
+        self.gate = allocate(t * row_words(2 * self.ffn, n)) if s.gated else 0
+        self.middle = allocate(t * max(row_words(words, n) for words in (self.ffn, self.middle_words)))
         self._programs()
 
     @property
@@ -330,7 +331,8 @@ class VisionCompiler:
             source += self.context - self.x
         first = meet(self._product(p, "projector.linear_1", t, source, last, self.wide))
         middle = meet(self._activation(p, "projector", t, self.middle_words, self.middle_piece, first))
-        return meet(self._product(p, "projector.linear_2", t, self.middle, middle, out, wide=False))
+        stride = row_words(self.middle_words, self.width)
+        return meet(self._product(p, "projector.linear_2", t, self.middle, middle, out, wide=False, row=stride))
 
     def _select(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Copy the RoPE angles, or position embeddings, of the patches that are computed, run by run."""
@@ -371,7 +373,8 @@ class VisionCompiler:
             self._multiply(p, matrices[f"{prefix}gate"], t, x, norm, self.gate)
         up = meet(self._multiply(p, matrices[f"{prefix}up"], t, x, norm, self.wide))
         middle = self._gated(p, up) if self.shape.gated else self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
-        down = meet(self._product(p, f"{prefix}down", t, self.middle, meet(middle), self.wide))
+        row = row_words(self.ffn, self.width)
+        down = meet(self._product(p, f"{prefix}down", t, self.middle, meet(middle), self.wide, row=row))
         return meet(self._residual(p, t, self.attended, self.wide, self.x, down))
 
     def _queries(
@@ -383,8 +386,9 @@ class VisionCompiler:
             return meet(self._multiply(p, matrix, t, x, after[:1], out, wide=False))
         product = meet(self._multiply(p, matrix, t, x, after, self.wide))
         cosines = self.cosines if self.shape.kept is None else self.selected
+        stride = row_words(2 * words, self.width)
         return meet(self._vector(p, "rope", product, repeat=p.builder.share.part(t), a=cosines,
-                                 a_stride=2 * angles, a_beats=angles, a_wide=1, b=self.wide, b_stride=2 * words,
+                                 a_stride=2 * angles, a_beats=angles, a_wide=1, b=self.wide, b_stride=stride,
                                  b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words,
                                  extra=1))  # fmt: skip
 
@@ -404,13 +408,14 @@ class VisionCompiler:
         """
         words, vt, heads, share = self.rotated_heads, self.vt, list[Head](), p.builder.share
         row, count = self.x_words + 1, 0
-        values = [Columns(self.matrices[f"vision.layers.{number}.v"].address, row)]
+        values = Columns(self.matrices[f"vision.layers.{number}.v"].address, row)
+        part = share.part(self.heads * self.width)  # rows of the value matrix
         for start, tokens in self.shape.segments(number):
             blocks = self._words(tokens)
             matrix = Matrix(self.normed + start * row, blocks, row, stride=row)
-            written = p.builder.meet(
-                self._multiply(p, matrix, self.heads * self.width, values, [], vt, wide=False, written=norm)
-            )
+            x, out = [values.skip(part.start)], vt + part.start * blocks
+            product = self._multiply(p, matrix, len(part), x, [], out, wide=False, written=norm, alone=True)
+            written = p.builder.meet(product)
             for h in range(self.shape.heads):
                 count += 1
                 if count % share.count != share.number:
@@ -418,7 +423,8 @@ class VisionCompiler:
                 buffer, at = 2 * share.number + len(heads) % 2, vt + h * self.head * self.width * blocks
                 keys = Matrix(self.k + start * words + h * self.rotated, blocks, self.rotated, stride=words)
                 x = [Columns(self.q + start * words + h * self.rotated, self.rotated, words)]
-                scores = self._multiply(p, keys, tokens, x, q, self.scores[buffer], written=k, alone=True)
+                out, stride = self.scores[buffer], 2 * blocks
+                scores = self._multiply(p, keys, tokens, x, q, out, stride=stride, written=k, alone=True)
                 shares = self._softmax(p, buffer, tokens, blocks, scores)
                 heads.append(Head(h, buffer, start, tokens, blocks, at, written, shares))
                 if len(heads) > 1:
@@ -445,11 +451,19 @@ class VisionCompiler:
         )
 
     def _product(
-        self, p: Operands, name: str, tokens: int, source: int, after: Sequence[CommandRef], out: int, wide: bool = True
+        self,
+        p: Operands,
+        name: str,
+        tokens: int,
+        source: int,
+        after: Sequence[CommandRef],
+        out: int,
+        wide: bool = True,
+        row: int | None = None,
     ) -> list[CommandRef]:
-        """Product of a matrix with contiguous rows, and the bias if there is one."""
+        """Product of a matrix with rows, and the bias if there is one. `row` : words between rows; None: no gaps"""
         matrix, bias = self.matrices[name], f"{name}_bias" in self.weights
-        columns = [Columns(source, matrix.k_blocks - bias), *[Columns(self.one, 1, 0)] * bias]
+        columns = [Columns(source, matrix.k_blocks - bias, row), *[Columns(self.one, 1, 0)] * bias]
         return self._multiply(p, matrix, tokens, columns, after, out, wide=wide)
 
     # vector commands
@@ -501,28 +515,33 @@ class VisionCompiler:
     def _residual(
         self, p: Operands, tokens: int, x: int, y: int, out: int, after: Sequence[CommandRef], wide: bool = True
     ) -> list[CommandRef]:
-        """x + y of contiguous rows; y is FP32 if it is `wide`."""
-        piece = self.residual_piece
-        rows = p.builder.share.part(tokens * self.x_words // piece)
-        return self._vector(p, "residual", after, repeat=rows, a=x, a_stride=piece,
-                            a_beats=piece, b=y, b_stride=(1 + wide) * piece, b_beats=piece, b_wide=wide, b_used=1,
-                            out=out, out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+        """x + y of rows; y is FP32 in rows with gaps if it is `wide`."""
+        words, piece, last = self.x_words, self.residual_piece, list[CommandRef]()
+        stride = row_words(2 * words, self.width) if wide else words
+        for start in range(0, words, piece):
+            last = self._vector(p, "residual", after, repeat=p.builder.share.part(tokens), a=x + start, a_stride=words,
+                                a_beats=piece, b=y + (1 + wide) * start, b_stride=stride, b_beats=piece, b_wide=wide,
+                                b_used=1, out=out + start, out_stride=words, out_beats=piece, extra=1)  # fmt: skip
+        return last
 
     def _activation(
         self, p: Operands, name: str, tokens: int, words: int, piece: int, after: Sequence[CommandRef]
     ) -> list[CommandRef]:
         """Activation function of FP32 rows in `wide`; the result is in `middle`."""
-        rows = p.builder.share.part(tokens * words // piece)
-        return self._vector(p, name, after, repeat=rows, a=self.wide, a_stride=2 * piece,
-                            a_beats=piece, a_wide=1, out=self.middle, out_stride=piece, out_beats=piece,
-                            extra=1)  # fmt: skip
+        wide, narrow, last = row_words(2 * words, self.width), row_words(words, self.width), list[CommandRef]()
+        for start in range(0, words, piece):
+            last = self._vector(p, name, after, repeat=p.builder.share.part(tokens), a=self.wide + 2 * start,
+                                a_stride=wide, a_beats=piece, a_wide=1, out=self.middle + start, out_stride=narrow,
+                                out_beats=piece, extra=1)  # fmt: skip
+        return last
 
     def _gated(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
         """SiLU of the FP32 rows in `gate` times those in `wide`; the result is in `middle`."""
-        piece = self.ffn_piece
-        inputs = {"beats": piece, "wide": 1}
-        rows = p.builder.share.part(self.shape.tokens * self.ffn // piece)
-        return self._vector(p, "ffn", after, repeat=rows, b_used=1,
-                            **{f"{side}_{key}": value for side in "ab" for key, value in inputs.items()},
-                            a=self.gate, a_stride=2 * piece, b=self.wide, b_stride=2 * piece, out=self.middle,
-                            out_stride=piece, out_beats=piece, extra=1)  # fmt: skip
+        piece, words, n, last = self.ffn_piece, self.ffn, self.width, list[CommandRef]()
+        inputs = {"stride": row_words(2 * words, n), "beats": piece, "wide": 1}
+        fields = {f"{side}_{key}": value for side in "ab" for key, value in inputs.items()}
+        for start in range(0, words, piece):
+            last = self._vector(p, "ffn", after, repeat=p.builder.share.part(self.shape.tokens), b_used=1, **fields,
+                                a=self.gate + 2 * start, b=self.wide + 2 * start, out=self.middle + start,
+                                out_stride=row_words(words, n), out_beats=piece, extra=1)  # fmt: skip
+        return last

@@ -8,7 +8,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns
 from compiler.builder import CommandRef, Operands
-from compiler.memory import Region
+from compiler.memory import Region, row_words
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
 from golden import bf16
@@ -51,9 +51,12 @@ def multiply(
 ) -> list[CommandRef]:
     """Product of a matrix with columns of activations, in blocks of tokens; arguments as of `Products.multiply`.
 
+    Rows of FP32 results have gaps (`compiler.memory.row_words`), unless `stride` gives the words between them.
     `after` : commands that write the activations or use `out` before ; `written` : commands that write the matrix
     """
-    block, stride = products.block(tokens, matrix.k_blocks), stride or matrix.m_blocks * (1 + wide)
+    block, m_blocks = products.block(tokens, matrix.k_blocks), matrix.m_blocks
+    stride = stride or (row_words(2 * m_blocks, products.width) if wide else m_blocks)
+    last = list[CommandRef]()
     for token in range(0, tokens, block):
         x, count = Activations([column.skip(token) for column in columns], after), min(block, tokens - token)
         last = products.multiply(
@@ -119,7 +122,8 @@ class Pooling:
         matrix, members = Matrix(self.transposed, words, blocks, stride=blocks), [Columns(self.members, blocks)]
         meet, part = p.builder.meet, p.builder.share.part(rows)
         last = meet(multiply(self.products, p, matrix, rows, members, [], sums, written=meet(transposed)))
+        stride = row_words(2 * words, n)
         return self.vectors.command(
-            p, "average", last, repeat=part, a=self.counts, a_stride=2, a_beats=1, a_wide=1, b=sums,
-            b_stride=2 * words, b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words, extra=1,
+            p, "average", last, repeat=part, a=self.counts, a_stride=2, a_beats=1, a_wide=1, b=sums, b_stride=stride,
+            b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words, extra=1,
         )  # fmt: skip
