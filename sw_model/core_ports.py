@@ -14,15 +14,21 @@ from compiler.memory import row_words
 from hw.core.dma import BURST
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from sw_model.memory.dram import Trace, pattern, replay, splitmix64
-from sw_model.memory.spec import load_memory
+from sw_model.memory.spec import Memory, load_memory
 from sw_model.policies.base import BF16_BYTES
 from sw_model.systems import Core, System
-from sw_model.unit_cycles import PORT_CYCLES
+from sw_model.unit_cycles import PORT_CYCLES, SCORES
 
 REFRESH_INTERVALS = 4  # of a replay, at the peak rate
 INTERVAL = 4096  # memory clocks of one of them in a memory without refresh
-DIGITS = 3  # of the share of written bytes
+DIGITS = 2  # of the share of written bytes, so that similar products share a replay
+WRITTEN_ROWS = 16  # most rows of results that are written in turn
 LATENCIES = 4096  # single reads of a mean latency
+
+
+@lru_cache
+def _memory(name: str) -> Memory:
+    return load_memory(name)
 
 
 @lru_cache(maxsize=256)
@@ -37,7 +43,7 @@ def streams_share(
 
     The places of the cores are random, because the cores drift apart.
     """
-    spec = load_memory(memory)
+    spec = _memory(memory)
     clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
     count = ceil(clocks * spec.clock_ps * spec.peak_gbps / 1000 / (cores * size))
     written = np.floor(np.arange(1, count + 1) * writes).astype(np.int64)  # spread evenly between the reads
@@ -58,8 +64,12 @@ def streams_share(
 @lru_cache(maxsize=256)
 def read_latency_s(memory: str, nbytes: int) -> float:
     """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
-    spec = load_memory(memory)
+    spec = _memory(memory)
     return float(replay(spec, pattern(spec, "rand", nbytes, LATENCIES)).latency_ns.mean()) * 1e-9
+
+
+def _rounded(share: float) -> float:
+    return float(f"{share:.{DIGITS}g}")
 
 
 def word_bytes(core: Core) -> int:
@@ -70,28 +80,28 @@ def word_bytes(core: Core) -> int:
 def burst_bytes(system: System) -> int:
     """Bytes of the longest burst of a core, at least a burst of the memory."""
     assert system.core
-    return max(BURST * word_bytes(system.core), load_memory(system.memory).burst_bytes)
+    return max(BURST * word_bytes(system.core), _memory(system.memory).burst_bytes)
 
 
 def load_bytes_per_s(
-    system: System, cores: tuple[int, ...] | None = None, written: float = 0.0, rows: int = 1, outputs: int = 0
+    system: System, cores: tuple[int, ...] | None = None, written: float = 0.0, rows: int = 1, elements: int = 0
 ) -> float:
     """Rate at which these cores, or all, read operands at the same time.
 
-    written  share of bytes that the matrix engines write meanwhile, to `rows` rows of FP32 `outputs`; the rate is that
-             of both
+    written  share of bytes that the matrix engines write meanwhile, to `rows` rows of FP32 `elements`; the rate is
+             that of both
 
-    The device memory limits it, or the ports of these cores, of which each transfers a word per cycle, or the words
-    that a load unit has in flight.
+    The device memory limits it, at the rate of all cores, or the ports of these cores, of which each transfers a word
+    per cycle, or the words that a load unit has in flight.
     """
     core = system.core
     assert core
     cores = cores or tuple(range(core.config.cores))
     word, hertz, window = word_bytes(core), core.clock_mhz * 1e6, READ_ENGINES["load"][1]
-    size = max(4 * core.config.dpe_inputs, load_memory(system.memory).burst_bytes)  # results of a block
-    row = row_words(ceil(4 * outputs / word), core.config.dpe_inputs) * word
-    flight, writes = max(1, window * word // size), round(written, DIGITS)
-    share = streams_share(system.memory, len(cores), size, flight, writes=writes, rows=rows, row=row)
+    size = max(4 * core.config.dpe_inputs, _memory(system.memory).burst_bytes)  # results of a block
+    row = row_words(ceil(4 * elements / word), core.config.dpe_inputs) * word
+    flight, rows = max(1, window * word // size), min(rows, WRITTEN_ROWS)
+    share = streams_share(system.memory, core.config.cores, size, flight, writes=_rounded(written), rows=rows, row=row)
     ports = len({number % min(core.config.device_ports, core.config.cores) for number in cores})
     wait_s = read_latency_s(system.memory, burst_bytes(system)) + (PORT_CYCLES + BURST) / hertz
     return min(
@@ -102,8 +112,8 @@ def load_bytes_per_s(
 def weights_s(system: System, vectors: int, inputs: int, matrices: tuple[int, ...]) -> float:
     """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, one after the other.
 
-    It is that of the weights; the results are written meanwhile. A core has whole blocks of rows. When the cores with
-    fewer blocks are done, the others read alone.
+    It is that of the weights; the results are written meanwhile, to rows as long as those of the inputs. A core has
+    whole blocks of rows. When the cores with fewer blocks are done, the others read alone.
     """
     assert system.core
     count, seconds = system.core.config.cores, 0.0
@@ -115,24 +125,24 @@ def weights_s(system: System, vectors: int, inputs: int, matrices: tuple[int, ..
         longer = tuple(n for n in range(count) if len(Share(n, count).part(blocks)) > least)
         for number, cores in ((least * count, None), (rest, longer)):
             if number:
-                seconds += number * block_bytes / load_bytes_per_s(system, cores, written, vectors, outputs)
+                seconds += number * block_bytes / load_bytes_per_s(system, cores, written, vectors, inputs)
     return seconds
 
 
-def keys_bytes_per_s(system: System, rows: int = 0, keys: int = 0, score_bytes: float = 0.0) -> float:
+def keys_bytes_per_s(system: System, rows: int = 0, score_bytes: float = 0.0) -> float:
     """Rate of keys or values, each of every second slot, that the cores read.
 
-    score_bytes  per byte of keys, that the matrix engine writes meanwhile to `rows` rows of `keys` scores; the rate is
+    score_bytes  per byte of keys, that the matrix engine writes meanwhile to `rows` long rows of scores; the rate is
                  that of both
     """
     core = system.core
     assert core
     word, size = word_bytes(core), BF16_BYTES * core.config.head_dim
     window = max(1, READ_ENGINES["load"][1] * word // size)
-    writes = round(score_bytes / (1 + score_bytes), DIGITS)
-    row = row_words(ceil(4 * keys / word), core.config.dpe_inputs) * word
+    writes, rows = _rounded(score_bytes / (1 + score_bytes)), min(max(1, rows), WRITTEN_ROWS)
+    row = row_words(ceil(4 * SCORES / word), core.config.dpe_inputs) * word
     share = streams_share(
-        system.memory, core.config.cores, size, window, writes=writes, stride=2, rows=max(1, rows), row=row
+        system.memory, core.config.cores, size, window, writes=writes, stride=2, rows=rows, row=row
     )  # fmt: skip
     return min(load_bytes_per_s(system), system.device_memory.peak_gbps * 1e9 * share)
 
@@ -142,6 +152,6 @@ def vector_bytes_per_s(system: System, read_bytes: float, written_bytes: float) 
     core = system.core
     assert core
     window = max(1, (READ_ENGINES["vector"][1] + WRITE_ENGINES["vector"][1]) // BURST)
-    writes = written_bytes / (read_bytes + written_bytes)
+    writes = _rounded(written_bytes / (read_bytes + written_bytes))
     share = streams_share(system.memory, core.config.cores, burst_bytes(system), window, writes=writes)
     return system.device_memory.peak_gbps * 1e9 * share

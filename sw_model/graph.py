@@ -36,9 +36,10 @@ from sw_model.unit_cycles import (
     attention_passes,
     dpe_cycles,
     hcu_cycles,
-    product_steps,
+    product_loads,
     select_cycles,
     store_cycles,
+    vision_attention_bytes,
     vpe_cycles,
     wtu_cycles,
     wtu_read_cycles,
@@ -48,8 +49,10 @@ from sw_model.workloads import Model, Phase
 
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
-# a norm reads its vector twice
-VECTOR_BYTES = {"norm": (4, 2), "rope": (4, 2), "add": (6, 2), "silu_mul": (8, 2), "gelu": (4, 2)}
+# an RMS norm reads its vector twice, a layer norm three times
+VECTOR_BYTES = {
+    "norm": (4, 2), "layer_norm": (6, 2), "rope": (4, 2), "add": (6, 2), "silu_mul": (8, 2), "gelu": (4, 2),
+}  # fmt: skip
 STAGES = ("vision", "weights", "activations", "attention", "kv read", "prediction", "fetch", "vector", "overhead")
 
 
@@ -147,20 +150,23 @@ class Graph:
 
         The operand memory of an accelerator holds 1 MB of the next weights, less than a percent of a layer, so that
         nothing is read ahead. While weights are loaded, the steps of the product whose weights are complete are
-        multiplied, so that only the last step of a piece follows its load. Activations are loaded by every core
-        (`product_steps`). `stage` counts the transfers of weights, `use` the products.
+        multiplied, so that only the last step of a piece follows its load. Activations are loaded by every core, and
+        weights again for each block of vectors (`product_loads`). `stage` counts the transfers of weights, `use` the
+        products.
         """
-        outputs = sum(matrices)
+        outputs, rate = sum(matrices), self.rates.dram_stream
         total, done, last = 2 * inputs * outputs, 0, after
         results = 0  # bytes of FP32 that an accelerator writes to device memory
-        rate = self.rates.dram_stream
-        if self.system.core:
-            results = 4 * vectors * outputs
-            rate = (total + results) / weights_s(self.system, vectors, inputs, matrices)
         behind = 1.0  # share of a piece of the product that follows its load
         if self.system.core:
-            steps, activations = product_steps(vectors, inputs, outputs, self.system.core)
-            last, behind = self.dram("activations", activations, [after], layer), min(1.0, self.chunks / steps)
+            loads, results = product_loads(vectors, inputs, outputs, self.system.core), 4 * vectors * outputs
+            block = ceil(vectors / loads.weights)
+            total, once = round(total * loads.weights), weights_s(self.system, block, inputs, matrices)
+            rate = (total + results) / (loads.weights * once)
+            last, behind = (
+                self.dram("activations", loads.activations, [after], layer),
+                min(1.0, self.chunks / loads.steps),
+            )
         load = last
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
@@ -263,7 +269,8 @@ class Graph:
         words = core.config.cores * READ_ENGINES["load"][1] * word_bytes(core)
         busy = max(quiet(nbytes), words / rates.dram_stream * self.hertz)
         weights = BF16_BYTES * (model.attn_params + model.ffn_params) / rates.dram_stream * self.hertz
-        alone = self.select_cycles(quiet(word_bytes(core))) + rates.fetch_bytes / rates.link * self.hertz
+        fetch_s = rates.fetch_bytes / min(rates.link, rates.storage or rates.link)
+        alone = self.select_cycles(quiet(word_bytes(core))) + fetch_s * self.hertz
         if self.work.threshold_rows:
             alone += self.wtu_cycles(quiet(burst_bytes(system)))
         return quiet(nbytes) + (busy - quiet(nbytes)) * weights / (weights + alone)
@@ -345,7 +352,7 @@ class Graph:
         written = moved[0] * scores  # while the next keys are read
         rate = self.rates.dram_kv
         if nbytes:
-            rate = min(rate, keys_bytes_per_s(self.system, rows, keys, written / nbytes))
+            rate = min(rate, keys_bytes_per_s(self.system, rows, written / nbytes))
         for i in range(self.chunks):
             load = self._piece("kv read", nbytes, i, (*available, query), layer, rate)
             last = self.matrix(
@@ -406,25 +413,32 @@ class Graph:
         tower, batch = self.model.vision, self.phase.frames * self.batch
         if not batch:
             return -1
-        vectors, last = ceil(tower.patches * batch * self.work.vision_fraction), -1
+        patches, last = ceil(tower.patches * self.work.vision_fraction), -1
+        vectors = patches * batch
         last = self.linear("vision", vectors, tower.patch_inputs, (tower.hidden,), last, -1, "vision")
         for _ in range(tower.layers):
             if not self.system.core:
                 last = self.launches("overhead", VISION_OPS, [last], -1)
-            last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
             last = self.linear("vision", vectors, tower.hidden, 3 * (tower.hidden,), last, -1, "vision")
-            heads = tower.heads * batch
-            size = tower.hidden // tower.heads
-            last = self.matrix("vision", tower.patches, size, tower.patches, [last], -1, heads)
-            last = self.vector("vision", tower.patches**2 * heads, "softmax", [last], -1)
-            last = self.matrix("vision", tower.patches, tower.patches, size, [last], -1, heads)
+            heads, size = tower.heads * batch, tower.hidden // tower.heads
+            if self.system.core:
+                read, written = vision_attention_bytes(patches, size, self.system.core)
+                rate = vector_bytes_per_s(self.system, read, written)
+                last = self.dram("vision", round(heads * (read + written)), [last], -1, rate)
+            last = self.matrix("vision", patches, size, patches, [last], -1, heads)
+            last = self.vector("vision", patches**2 * heads, "softmax", [last], -1)
+            last = self.matrix("vision", patches, patches, size, [last], -1, heads)
             last = self.linear("vision", vectors, tower.hidden, (tower.hidden,), last, -1, "vision")
-            last = self.vector("vision", vectors * tower.hidden, "norm", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
             last = self.linear("vision", vectors, tower.hidden, (tower.ffn,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1)
             last = self.linear("vision", vectors, tower.ffn, (tower.hidden,), last, -1, "vision")
+            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
         tokens = self.model.tokens_per_frame * batch
-        return self.linear("vision", tokens, 1, (tower.projector_params,), last, -1, "vision")
+        outputs = tower.projector_params // self.model.hidden  # of one matrix that has all weights
+        return self.linear("vision", tokens, self.model.hidden, (outputs,), last, -1, "vision")
 
     def step(self) -> None:
         """The entire step: vision tower, decoder layers with retrieval, output head."""

@@ -21,6 +21,7 @@ SIZES = (
     "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "device_ports",
 )  # fmt: skip
 RETRIEVALS = ("all", "one")
+WEIGHT_READS = ("once", "blocks")
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,16 @@ class Core:
     wtu_design design of the WTU: `sweep` (V-Rex, Fig. 12) or `histogram`; same results, different cycles
     retrieval  cores whose units cluster, select and look up pages: `all`, each a share (V-Rex, Fig. 9), or `one`, which
                does it for all, as in the programs of this project
+    weight_reads  reads of a weight in a product of more vectors than a MAC tree has accumulators, such as those of a
+                  vision tower: `once` (V-Rex does not say how), or `blocks`, again for each block of vectors, as in the
+                  programs of this project
     """
 
     config: Config
     clock_mhz: float
     wtu_design: str = "sweep"
     retrieval: str = "all"
+    weight_reads: str = "once"
 
     @property
     def retrieving(self) -> int:
@@ -55,13 +60,13 @@ class Core:
         return c.cores * per_cycle * self.clock_mhz * 1e6 / 1e12
 
     def replace(self, values: Mapping[str, Any], where: str) -> "Core":
-        """Return a copy with changed sizes (`SIZES`), clock, WTU design or retrieving cores.
+        """Return a copy with changed sizes (`SIZES`), clock, WTU design or schedule.
 
         `where` is the first part of error messages. Raises ValueError for an unknown name or an invalid value.
         """
         other_values = {name: value for name, value in values.items() if name not in SIZES}
         sizes = {name: value for name, value in values.items() if name in SIZES}
-        valid = [*SIZES, "clock_mhz", "wtu_design", "retrieval"]
+        valid = [*SIZES, "clock_mhz", "wtu_design", "retrieval", "weight_reads"]
         if unknown := other_values.keys() - set(valid):
             raise ValueError(f"key of {where} must be one of {', '.join(valid)}, got {min(unknown)!r}")
         try:
@@ -276,6 +281,7 @@ def check(system: System, where: str = "system") -> None:
     if core:
         _check_choice(f"{where}: core.wtu_design", core.wtu_design, tuple(WtuDesign))
         _check_choice(f"{where}: core.retrieval", core.retrieval, RETRIEVALS)
+        _check_choice(f"{where}: core.weight_reads", core.weight_reads, WEIGHT_READS)
         # plausibility check: on-chip memory is smaller than device memory
         limit = memory.capacity_gb * 1e9 / core.config.cores
         if core.config.lxe_memory_bytes > limit:

@@ -3,6 +3,7 @@
 Each function evaluates the `cycles` method of a hardware unit; the tests of the RTL hold those formulas exactly.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -16,6 +17,7 @@ from hw.dre.kvmu.records import BLOCK_BYTES
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
+from sw_model.policies.base import BF16_BYTES
 from sw_model.systems import Core
 from sw_model.workloads import LLAMA3_8B
 
@@ -27,6 +29,7 @@ SELECT_CYCLES = 14
 PLACE_CYCLES = 14
 PORT_CYCLES = 10  # of a read besides the latency of the memory: request 2, buffers 2 x 2, interconnect 2, word, use
 SCORES = 4096  # scores of a long softmax row
+EPSILON = 1e-6  # of a layer norm; the cycles do not depend on it
 VECTORS = 8  # vectors that share one load of weights or angles
 # elements and vector program of one row of each kind; other kinds take one cycle per beat
 _PROGRAMS = {
@@ -36,6 +39,13 @@ _PROGRAMS = {
         [
             *programs.rms_factor(LLAMA3_8B.hidden, lanes) * VECTORS,
             *programs.rms_scale(LLAMA3_8B.hidden, lanes, vectors=VECTORS),
+        ],
+    ),
+    "layer_norm": lambda lanes: (
+        LLAMA3_8B.vision.hidden,
+        [
+            *programs.layer_factors(LLAMA3_8B.vision.hidden, lanes, EPSILON),
+            *programs.layer_scale(LLAMA3_8B.vision.hidden, lanes),
         ],
     ),
     "rope": lambda lanes: (
@@ -151,28 +161,59 @@ def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times:
     return unit.cycles(tiles * loads, ceil(vectors / loads)) if tiles else 0
 
 
+@dataclass(frozen=True)
+class ProductLoads:
+    """What the cores load for a product.
+
+    Attributes
+    ----------
+    steps : steps of one core, the largest number
+    activations : bytes of activations that all cores load
+    weights : how often each weight is loaded
+    """
+
+    steps: int
+    activations: int
+    weights: float
+
+
 @lru_cache(maxsize=256)
-def product_steps(vectors: float, inputs: float, outputs: float, core: Core) -> tuple[int, int]:
-    """Steps of a product on one core, and the bytes of activations that all cores load for it.
+def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> ProductLoads:
+    """Loads of a product, as `compiler.products.Products` and `compiler.vision_parts.multiply` plan them.
 
     A step loads weights into one half of the operand memory while the step before is multiplied. Activations that fit
-    the operand memory are loaded once by every core; others are loaded in pieces, again for each group of result blocks
-    (`compiler.products.Products`). More vectors than accumulators, of a picture or of many streams, are blocks of other
-    programs; their activations are not counted.
+    the operand memory are loaded once by every core; others are loaded in pieces, again for each group of result
+    blocks. More vectors than accumulators are multiplied in blocks, each of which loads the weights, unless
+    `core.weight_reads` is `once`: then the blocks share the loads.
     """
-    products, config = _products(core.config), core.config
-    width, size = config.dpe_inputs, min(ceil(vectors), products.accumulators)
+    products, config, count = _products(core.config), core.config, ceil(vectors)
+    width = config.dpe_inputs
     k_blocks, m_blocks = ceil(inputs / width), ceil(outputs / width)
+    block = products.block(count, k_blocks) if count > products.accumulators else count
     parts = [Share(number, config.cores).part(m_blocks) for number in range(config.cores)]
-    plans = [products.plan(part, k_blocks, size) for part in parts]
-    steps = max(map(len, plans))
-    if vectors > products.accumulators:
-        return steps, 0
-    if products.fits(size, k_blocks):
-        words = sum(size * k_blocks for plan in plans if plan)
-    else:
-        words = sum(step.tokens * step.inputs for plan in plans for step in plan)
-    return steps, 2 * width * words
+    steps, words, tiles = [0] * config.cores, 0, 0
+    for size, times in ((block, count // block), (count % block, 1)):
+        for number, part in enumerate(parts if size else []):
+            plan = products.plan(part, k_blocks, size)
+            steps[number] += times * len(plan)
+            tiles += times * sum(step.results * step.inputs for step in plan)
+            if not products.fits(size, k_blocks):
+                words += times * sum(step.tokens * step.inputs for step in plan)
+            elif plan:
+                words += times * size * k_blocks
+    weights = tiles / (m_blocks * k_blocks) if core.weight_reads == "blocks" else 1.0
+    return ProductLoads(max(steps), 2 * width * words, weights)
+
+
+def vision_attention_bytes(patches: int, head_dim: int, core: Core) -> tuple[int, int]:
+    """Bytes that a core reads and writes for a head of the vision tower, whose patches all attend to each other.
+
+    Scores are FP32 and softmax weights BF16, both in device memory. Keys and values are loaded as weights are.
+    """
+    scores, blocks = patches**2, 1
+    if core.weight_reads == "blocks":
+        blocks = ceil(patches / core.config.dpe_accumulators)
+    return (4 + BF16_BYTES) * scores + 2 * BF16_BYTES * blocks * patches * head_dim, (4 + BF16_BYTES) * scores
 
 
 def vpe_cycles(elements: float, kind: str, core: Core) -> int:

@@ -162,8 +162,9 @@ class Cost:
 
 
 def machine_of(system: System) -> System:
-    """The system as the RTL and the programs are: the design of the WTU, and one core that retrieves for all."""
-    return system.replace(core={"wtu_design": WTU_DESIGN, "retrieval": "one"})
+    """The system as the RTL and the programs are: the WTU's design, one core that retrieves for all, weights read again
+    for each block of vectors."""
+    return system.replace(core={"wtu_design": WTU_DESIGN, "retrieval": "one", "weight_reads": "blocks"})
 
 
 def formula_cost(point: Point) -> Cost:

@@ -19,7 +19,7 @@ import numpy as np
 
 from sw_model.assumptions import Assumptions
 from sw_model.model import policy_for, scheduled_work
-from sw_model.policies import Matmul, Policy, Step, Work
+from sw_model.policies import Policy, Step, Work
 from sw_model.serving.parameters import KINDS, MAX_BATCH
 from sw_model.systems import System
 from sw_model.workloads import LLAMA3_8B, Model, Phase

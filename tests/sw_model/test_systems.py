@@ -57,10 +57,12 @@ def test_model_sizes_match_the_paper():
         (
             "core",
             {"wheels": 4},
-            "key of system: core must be one of cores, .*, wtu_design, got 'wheels'",
+            "key of system: core must be one of cores, .*, weight_reads, got 'wheels'",
         ),
         ("core", {"wtu_lanes": 12}, "core.wtu_lanes.*12.*power of two|core.wtu_lanes must be a power of two"),
         ("core", {"wtu_design": "magic"}, "core.wtu_design must be one of sweep, histogram, got 'magic'"),
+        ("core", {"retrieval": "two"}, "core.retrieval must be one of all, one, got 'two'"),
+        ("core", {"weight_reads": "twice"}, "core.weight_reads must be one of once, blocks, got 'twice'"),
         ("core", {"clock_mhz": "800"}, "core.clock_mhz must be a finite number, got '800'"),
         ("power", {"board_w": -35}, "board_w"),
         ("link", {"behind": "tape"}, "link.behind must be one of ssd, cpu, got 'tape'"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler import vector_programs as programs
+from compiler import vision_parts
 from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.products import Matrix, Products
@@ -18,9 +19,10 @@ from sw_model.core_ports import read_latency_s
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
+    ProductLoads,
     dpe_cycles,
     hcu_cycles,
-    product_steps,
+    product_loads,
     select_cycles,
     store_cycles,
     vpe_cycles,
@@ -102,8 +104,26 @@ def test_steps_and_activations_of_a_product_are_those_of_its_program(tokens, inp
         fields = [command.fields for command in p.builder.commands if command.fields.get("activations") == 1]
         words += sum(f["rows"] * f["beats"] for f in fields if "m_blocks" not in f)
         multiplied = max(multiplied, sum(command.name == "MULTIPLY" for command in p.builder.commands))
-    assert product_steps(tokens, inputs, outputs, CORE) == (multiplied, words * 2 * n)
-    assert product_steps(65, inputs, outputs, CORE)[1] == 0
+    assert product_loads(tokens, inputs, outputs, CORE) == ProductLoads(multiplied, words * 2 * n, 1.0)
+
+
+@pytest.mark.parametrize(("patches", "inputs", "outputs"), [(576, 1024, 1024), (576, 4096, 1024), (130, 768, 1024)])
+def test_loads_of_many_vectors_are_those_of_the_program_of_a_vision_tower(patches, inputs, outputs):
+    products, n, multiplied, words, tiles = Products(CONFIG), CONFIG.dpe_inputs, 0, 0, 0
+    for number in range(CONFIG.cores):
+        p, columns = products.program(Share(number, CONFIG.cores)), [Columns(0, inputs // n)]
+        vision_parts.multiply(products, p, Matrix(0, outputs // n, inputs // n), patches, columns, [], 0)
+        for command in p.builder.commands:
+            fields = command.fields
+            if command.name == "MULTIPLY":
+                multiplied += number == 0
+                tiles += fields["m_blocks"] * fields["k_blocks"]
+            elif fields.get("activations"):
+                words += fields["rows"] * fields["beats"]
+    blocks = product_loads(patches, inputs, outputs, replace(CORE, weight_reads="blocks"))
+    assert (blocks.steps, blocks.activations) == (multiplied, words * 2 * n)
+    assert blocks.weights == tiles / (inputs * outputs / n**2) > 2
+    assert product_loads(patches, inputs, outputs, CORE).weights == 1
 
 
 def test_vpe_rows_take_the_cycles_of_their_programs():
@@ -141,4 +161,4 @@ def test_size_can_be_set_by_its_name_in_the_configuration(name):
     request = plain.replace(changes={f"core.{name}": OTHER[name]})
     assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
-    assert (request.run() != plain.run()) == (name != "device_ports")  # ports are a matter of programs
+    assert request.run() != plain.run()
