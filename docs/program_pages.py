@@ -53,16 +53,13 @@ def programs() -> Iterator[str]:
     )
     yield table(HEAD, (cells(row) for row in rows))
     yield (
-        "What the formula does not count. Text: a core reads bursts of 2 KB, so that the latency of the memory "
-        "limits it less than 16 requests of 256 B. V-Rex48: a core has 64 words in flight, twice as many bytes as the "
-        "formula assumes, and the cores have different numbers of result blocks. Keys: the matrix engine writes their "
-        "scores while the next keys are read, and the memory alternates between reads and writes; this delays the "
-        "selection for the next layer, too. ReKV: the softmax of rows that "
-        "exceed the vector memory moves its bytes slower than long reads, and pages of 10 tokens take longer than "
-        "their bytes on the link. Hybrid: the rest of the difference is in the branch. Mosaic: the store of the tokens "
-        "after the step, and scores that are written in short bursts. InfiniGenP: the core that retrieves for "
-        "all reads its tables and score rows through the port of its operands; in the formula one waits for the other "
-        "entirely, in the program they share the port."
+        "The formula describes the machine of the programs: `core.retrieval=one`, `core.weight_reads=blocks`, and "
+        "the WTU with a histogram. The rates of the device memory are replays of the accesses of all cores "
+        "(`sw_model.core_ports`). It does not count the following. V-Rex48 from 10K tokens: a layer is shorter than "
+        "the chain of SELECT commands, in which look-ups and copies overlap less than in the formula. Text on "
+        "V-Rex48: the start of each product. InfiniGenP: OPEN and OFFLOAD of a context with a page for every token. "
+        "Vision tower: its products and vector commands start after barriers, and each block of patches starts with "
+        "its loads."
     )
     yield "Critical path of a repeated layer:"
     yield table(

@@ -22,7 +22,7 @@ PAPERS = (vrex, synthesis, codecsight, mosaic_hybrid, quickvideo)
 FREE_ASSUMPTIONS = {
     "resident tokens": "4096 newest tokens per stream stay in device memory",
     "resident hits": "KV that one step fetched serves 0.31 of the next selection, measured on a synthetic stream",
-    "requests in flight": "16 reads of 256 B per core, 190 ns from request to data: 82 % of LPDDR5, 56 % of HBM2e",
+    "vision weights": "read once for a frame; the programs read them for each block of 43 to 64 patches",
     "GPU operations": "30 eager operations a decoder layer, 16 a vision layer, each with a measured overhead",
     "GPU copies": "V-Rex's GPU baselines wait for each layer's copy, over a real link and drive in both presets",
     "video decoding": "a core decodes at the same speed with and without others: 3.5 ms per frame of 1080 lines",
