@@ -9,6 +9,9 @@ Mapping may remove a register that is constant or equal to another register. Sim
 registers; the proof assumes the equality and shows that it holds in the next cycle. Any other removed register is a
 free input: the proof shows that its value has no effect.
 
+A register behind a clock gate keeps its state in a cycle without the gate's enable. The proof compares this next state
+with that of the RTL, so the enable of every gate is part of it.
+
 The RTL side shares with the mapping only yosys's reading of processes and its expansion of operators and memories into
 gates. The other side is the netlist with the Liberty functions of its cells.
 """
@@ -19,7 +22,7 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -51,13 +54,18 @@ class EquivalenceError(ArithmeticError):
 
 @dataclass(frozen=True)
 class BlockEquivalence:
-    """Proof of one block: number of compared outputs, registers of the RTL and of the netlist."""
+    """Proof of one block: number of compared outputs, registers of the RTL and of the netlist.
+
+    `clock_gates` and `gated_registers` are the clock gates of the netlist and the registers behind them.
+    """
 
     block: str
     count: int
     outputs: int
     rtl_registers: int
     netlist_registers: int
+    clock_gates: int
+    gated_registers: int
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,8 @@ class Equivalence:
 
     def table(self) -> str:
         head = ["block", "count", "outputs compared", "registers of the RTL", "of the netlist"]
-        rows = [
-            [p.block, f"{p.count}", f"{p.outputs}", f"{p.rtl_registers}", f"{p.netlist_registers}"] for p in self.blocks
-        ]
+        head += ["clock gates", "registers behind them"]
+        rows = [[str(value) for value in asdict(block).values()] for block in self.blocks]
         return f"{table(head, rows)}\n{self.unit}: the netlist is equivalent to the RTL"
 
 
@@ -90,7 +97,8 @@ def prove(area: Area, library: Library, *, tool: str = "yowasp", progress: Progr
     for number, block in enumerate(area.blocks):
         progress(f"equivalence of {area.unit}", number, len(area.blocks))
         mapped = area.mapped[block.name]
-        cache_path = mapped.folder / f"equivalent-{digest(*EXPAND, *TO_GATES)}.json"
+        names = (entry.name for entry in fields(BlockEquivalence))
+        cache_path = mapped.folder / f"equivalent-{digest(*EXPAND, *TO_GATES, *names)}.json"
         if not cache_path.exists():
             write_json(cache_path, asdict(_prove(mapped, library, tool)))
         proofs.append(BlockEquivalence(**json.loads(cache_path.read_text()) | {"count": block.count}))
@@ -197,7 +205,8 @@ def _names(target: str, values: int, reads: list[str]) -> Iterator[str]:
 
 
 def _prove(mapped: Mapped, library: Library, tool: str) -> BlockEquivalence:
-    netlist, names = _netlist(mapped, library)
+    cells = Netlist(mapped, library)
+    netlist, names = _netlist(mapped, cells)
     rtl, registers = _rtl(mapped, tool)
     _match(rtl, registers, netlist, names)
     netlist.outputs |= {label: [value] for label, value in _CONSTANTS.items() if label in rtl.outputs}
@@ -211,7 +220,15 @@ def _prove(mapped: Mapped, library: Library, tool: str) -> BlockEquivalence:
         raise EquivalenceError(f"{mapped.name}: the netlist differs from the RTL: {mismatch}")
     if verdict[0] != "snl_UNSAT":
         raise EquivalenceError(f"{mapped.name}: the netlist could not be compared with the RTL: {' '.join(verdict)}")
-    return BlockEquivalence(mapped.name, 1, len(outputs), len(registers), len(set(names.values())))
+    return BlockEquivalence(
+        block=mapped.name,
+        count=1,
+        outputs=len(outputs),
+        rtl_registers=len(registers),
+        netlist_registers=len(set(names.values())),
+        clock_gates=sum(len(group.names) for group in cells.gates),
+        gated_registers=sum(int((cells.flip_flop(group).enables != 1).sum()) for group in cells.registers),
+    )
 
 
 def _solve(rtl: _Side, netlist: _Side, inputs: list[str], outputs: list[tuple[str, Any]], tool: str) -> list[str]:
@@ -236,9 +253,9 @@ def _first_mismatch(rtl: _Side, netlist: _Side, outputs: list[tuple[str, Any]], 
     return next((label for label in labels if label not in _CONSTANTS), labels[0])
 
 
-def _netlist(mapped: Mapped, library: Library) -> tuple[_Side, dict[str, str]]:
+def _netlist(mapped: Mapped, netlist: Netlist) -> tuple[_Side, dict[str, str]]:
     """The netlist's side, and the labels of its registers by name."""
-    netlist, side = Netlist(mapped, library), _Side()
+    library, side = netlist.library, _Side()
     registers: dict[int, str] = {}
     pins = {**netlist.inputs, **netlist.outputs}
     directions = dict.fromkeys(netlist.inputs, "input") | dict.fromkeys(netlist.outputs, "output")

@@ -124,6 +124,7 @@ def of_equivalence(unit: str, result: Mapping[str, Any] | None, error: str | Non
     figures = {
         "blocks": len(blocks),
         "outputs": sum(block["outputs"] for block in blocks),
+        "clock_gates": sum(block["count"] * block["clock_gates"] for block in blocks),
         "cells": result["cells"],
         "nand2": result["nand2"],
         "fmax_mhz": round(result["timing"]["fmax_mhz"]),

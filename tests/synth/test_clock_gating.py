@@ -87,7 +87,7 @@ def test_gate_of_a_library_with_a_test_pin(predictive):
     library = with_test_pin(predictive)
     assert library.clock_gate.gate == ClockGate("CK", "E", "GCK", ("SE",))
     design = mapped(library)
-    assert design.clock_gates == 2 and prove(design, library).blocks
+    assert design.clock_gates == prove(design, library).blocks[0].clock_gates == 2
     gates = [cell for cell in design.mapped["stores"].module["cells"].values() if "CLKGATE" in cell["type"]]
     assert [cell["connections"]["SE"] for cell in gates] == [["0"], ["0"]]
     assert "open = E | SE;" in sources(design, library)["cells.v"]
@@ -107,7 +107,10 @@ def test_gates_that_the_flow_cannot_use_are_left_out(predictive):
 
 def test_gated_netlist_is_equivalent_and_simulates(predictive, rng):
     design = mapped(predictive, point="balanced")
-    assert prove(design, predictive).blocks[0].netlist_registers == 3 * WIDTH
+    (proof,) = prove(design, predictive).blocks
+    assert (proof.netlist_registers, proof.clock_gates, proof.gated_registers) == (3 * WIDTH, 2, 2 * WIDTH)
+    (plain,) = prove(mapped(predictive, point="balanced", gated=0), predictive).blocks
+    assert (plain.netlist_registers, plain.clock_gates, plain.gated_registers) == (3 * WIDTH, 0, 0)
     circuit = Circuit(design, predictive)
     inputs, words, bits = stimulus(rng, 200)
     run = circuit.run(inputs, skip=4)

@@ -1,6 +1,7 @@
-"""Netlists against their RTL: proofs of units, errors for damaged netlists."""
+"""Netlists against their RTL: proofs of units with clock gates, errors for damaged netlists."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -15,8 +16,11 @@ from hw.config import Config
 from synth import equivalence
 from synth.area import area, area_of_rtlil
 from synth.equivalence import EquivalenceError, prove
+from synth.mapping import GATED_REGISTERS
 
 QUICK = ("hcu", "operand_memory")
+# a register with an enable in yosys's RTLIL before the mapping, and its width
+ENABLED = re.compile(r"^  cell \$s?dffc?e \S+\n(?:    parameter .*\n)*?    parameter \\WIDTH (\d+)", re.M)
 
 
 class Small(wiring.Component):
@@ -47,11 +51,16 @@ def small(predictive):
     "unit", [unit if unit in QUICK else pytest.param(unit, marks=pytest.mark.heavy) for unit in registry.UNITS]
 )
 def test_every_unit_is_proved(unit, predictive):
+    """The proved netlists have clock gates wherever the RTL has wide registers with an enable."""
     design = area(unit, Config.preset("tiny"), predictive, point="balanced")
     proved = prove(design, predictive)
     assert [proof.block for proof in proved.blocks] == [block.name for block in design.blocks]
     for proof, block in zip(proved.blocks, design.blocks, strict=True):
         assert proof.count == block.count and proof.netlist_registers == block.flip_flops <= proof.rtl_registers
+        widths = ENABLED.findall((design.mapped[block.name].folder / "elaborated.il").read_text())
+        assert proof.clock_gates == block.clock_gates
+        if max(map(int, widths), default=0) >= 2 * GATED_REGISTERS:
+            assert proof.gated_registers >= GATED_REGISTERS * proof.clock_gates > 0
     assert json.loads(json.dumps(proved.json()))["equivalent"] and "is equivalent" in proved.table()
 
 

@@ -101,9 +101,10 @@ def test_results_of_mutation_and_equivalence():
     assert record.result == "failed" and record.figures["score"] == 0.5 and record.figures["unreached"] == 1
     assert record.gaps[0].what.startswith("survivor 1: inv at $1.Y[0]") and record.gaps[0].reason is None
     assert "33,554,432 events" in record.gaps[1].reason
-    proof = {"blocks": [{"outputs": 3}, {"outputs": 4}]}
+    blocks = [{"count": 5, "outputs": 3, "clock_gates": 2}, {"count": 1, "outputs": 4, "clock_gates": 1}]
+    proof = {"blocks": blocks}
     report = {"cells": 10, "nand2": 20.5, "timing": {"fmax_mhz": 812.4}, "equivalence": proof}
     record = evidence.of_equivalence("hcu", report, None, command="vrex synth hcu --equiv")
-    assert record.figures == {"blocks": 2, "outputs": 7, "cells": 10, "nand2": 20.5, "fmax_mhz": 812}
+    assert record.figures == {"blocks": 2, "outputs": 7, "clock_gates": 11, "cells": 10, "nand2": 20.5, "fmax_mhz": 812}
     failed = evidence.of_equivalence("hcu", None, "hcu: the netlist differs from the RTL", command="")
     assert (failed.result, failed.gaps) == ("failed", (Gap("hcu: the netlist differs from the RTL"),))
