@@ -8,40 +8,13 @@ import pytest
 
 from golden import bf16, kv_formats
 from golden.kv_formats import AFFINE2, AFFINE4, E2M1, E4M3, FP4, INT4, INT8, MXFP4, MXFP8, Packed, read_back
+from tests.golden.exact_numbers import floats, nearest, real, rounded
 from tests.golden.kv_blocks import blocks, boundaries
 
 FORMATS = {**kv_formats.PER_TOKEN, "affine2": AFFINE2}
 
 
-def real(code):
-    """The number of a BF16 bit pattern as a fraction; subnormals are zero."""
-    sign, field, fraction = int(code) >> 15, int(code) >> 7 & 255, int(code) & 127
-    magnitude = Fraction(128 + fraction) * Fraction(2) ** (field - 134) if field else Fraction(0)
-    return -magnitude if sign else magnitude
-
-
-def rounded(number, negative=False):
-    """BF16 bit pattern of a fraction, to nearest even; below the smallest normal number zero."""
-    sign, x = (number < 0 or (number == 0 and negative)) << 15, abs(number)
-    if not x:
-        return sign
-    exponent = x.numerator.bit_length() - x.denominator.bit_length()
-    exponent -= x < Fraction(2) ** exponent
-    significand = round(x * Fraction(2) ** (7 - exponent))  # Python rounds fractions to even
-    return sign | (significand + (exponent + 126 << 7) if exponent + (significand >> 8) >= -126 else 0)
-
-
-def floats(dtype, codes):
-    """The numbers of all codes of an ml_dtypes type as fractions."""
-    return [Fraction(float(x)) for x in np.arange(codes, dtype=np.uint8).view(dtype).astype(np.float64)]
-
-
 FLOATS = {E2M1: floats(ml_dtypes.float4_e2m1fn, 8), E4M3: floats(ml_dtypes.float8_e4m3fn, 127)}
-
-
-def nearest(x, points):
-    """Index of the nearest point; the even one of two. Above the last point the last one."""
-    return min(range(len(points)), key=lambda k: (abs(points[k] - x), k & 1))
 
 
 def lower(x, points):
