@@ -25,6 +25,7 @@ from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
+from hw.weight_codec.weight_decoder import WeightDecoder
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,12 @@ UNITS = {
             KvDecoder.from_config,
             "Decoder of the KV cache: 4-bit codes with a header become words of BF16 codes",
             "hw.kv_codec.kv_decoder",
+        ),
+        RegisteredUnit(
+            "weight_decoder",
+            WeightDecoder.from_config,
+            "Decoder of stored weights: tiles in MXFP4, INT4 or FP8 become words of BF16 codes",
+            "hw.weight_codec.weight_decoder",
         ),
         RegisteredUnit(
             "dpe",

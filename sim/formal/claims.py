@@ -15,6 +15,7 @@ from hw.core.isa import ExecUnit
 from hw.dre.wtu.command import SelectionMode
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.registry import unit
+from hw.weight_codec.weight_decoder import WeightDecoder
 from sim.formal.specifications import dma as dma_proofs
 from sim.formal.specifications import hcu as hcu_proofs
 from sim.formal.specifications import kvmu as kvmu_proofs
@@ -82,6 +83,9 @@ CONTRACTS = {
     "dma": Claim("streams", lambda: StreamContract(_dma()), steps=2, any_memory=True),
     "wtu": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.HISTOGRAM)), any_memory=True),
     "wtu_sweep": Claim("streams", lambda: StreamContract(_threshold(WtuDesign.SWEEP)), any_memory=True),
+    "weight_decoder": Claim(
+        "streams", lambda: StreamContract(WeightDecoder(lanes=4)), steps=2, any_memory=True, slow=True
+    ),
 }
 
 SUBMODULES: dict[str, tuple[Claim, ...]] = {
@@ -116,6 +120,7 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
     "dot_tree": (PIPELINE,),
     "kv_encoder": (PIPELINE,),
     "kv_decoder": (PIPELINE,),
+    "weight_decoder": (),
     "dpe": (PIPELINE,),
     "vpe": (FIFO, PIPELINE),
 }

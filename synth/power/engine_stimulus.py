@@ -1,4 +1,4 @@
-"""Stimuli of the matrix and the vector engine and of the KV codec.
+"""Stimuli of the matrix and the vector engine, of the KV codec and of the decoder of weights.
 
 Keys times keys or hyperplanes, softmax, norms, hash bits, and keys of the KV cache.
 """
@@ -12,6 +12,7 @@ from compiler import vector_programs as programs
 from golden.hashing import hyperplanes
 from golden.kv_formats import FIXED_BITS, Affine
 from golden.vpe import widen
+from golden.weight_formats import FORMATS
 from hw.arith.dot import DotTree
 from hw.kv_codec.kv_decoder import KvDecoder
 from hw.kv_codec.kv_encoder import KvEncoder
@@ -19,6 +20,7 @@ from hw.lxe.dpe import DPE
 from hw.lxe.microcode import Instruction
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
+from hw.weight_codec.weight_decoder import WeightDecoder
 from synth.power.streams import STEP, Stimulus, drain
 
 
@@ -135,3 +137,25 @@ def kv_decoder(unit: KvDecoder, name: str, keys: np.ndarray | None, count: int, 
     header = {"exponent": headers & 255, "low": headers >> 8 & mask, "high": headers >> 8 + FIXED_BITS & mask}
     inputs = {"i": {"codes": packed.codes, "header": header}}
     return Stimulus(name, inputs, {"o": count}, drain_cycles=drain(count))
+
+
+def weight_decoder(
+    unit: WeightDecoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator
+) -> Stimulus:
+    """Tiles of the same words as weights, in all formats one after the other; about `count` rows."""
+    lanes, forms = unit.lanes, list(FORMATS.values()) if count else []
+    tiles = max(1, count // (lanes * len(FORMATS)))
+    words, weights = list[int](), _words(keys, tiles * lanes, lanes, rng)
+    for form in forms:
+        image = form.tiles(form.quantise(weights, 32 if form.name == "mxfp4" else lanes), lanes)
+        flat = np.ascontiguousarray(image).reshape(-1, 2 * lanes)
+        words += [int.from_bytes(word.tobytes(), "little") for word in flat]
+    ones = np.ones(len(forms), np.int64)
+    runs = {"encoding": np.array([form.number for form in forms], np.int64), "rows": tiles * ones, "tiles": ones}
+    rows = len(forms) * tiles * lanes
+    return Stimulus(
+        name,
+        {"runs": runs, "words": {"data": np.array(words, object), "last": np.zeros(len(words), np.int64)}},
+        {"o": rows},
+        drain_cycles=drain(rows),
+    )

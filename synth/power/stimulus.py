@@ -35,6 +35,7 @@ from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
+from hw.weight_codec.weight_decoder import WeightDecoder
 from sim.ports import hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, store_sizes, wtu_ports
 from synth.power import engine_stimulus
 from synth.power.streams import BEATS, IDLE, RANDOM, STEP, Stimulus, drain
@@ -346,4 +347,5 @@ _UNITS: dict[type, Callable[..., Stimulus]] = {
     VPE: engine_stimulus.vpe,
     KvEncoder: engine_stimulus.kv_encoder,
     KvDecoder: engine_stimulus.kv_decoder,
+    WeightDecoder: engine_stimulus.weight_decoder,
 }

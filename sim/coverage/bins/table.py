@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from sim.coverage.bins import arith, core, dre, kv_codec, lxe
+from sim.coverage.bins import arith, core, dre, kv_codec, lxe, weight_codec
 from sim.coverage.bins.cover import Cover, Run
 
 
 def covers() -> dict[str, Cover]:
     """The declared bins of every unit."""
-    return {**arith.COVERS, **dre.COVERS, **kv_codec.COVERS, **lxe.COVERS, **core.COVERS}
+    return {**arith.COVERS, **dre.COVERS, **kv_codec.COVERS, **lxe.COVERS, **core.COVERS, **weight_codec.COVERS}
 
 
 def write(unit: str, run: Run, folder: Path) -> None:
