@@ -55,11 +55,11 @@ def programs() -> Iterator[str]:
     yield (
         "The formula describes the machine of the programs: `core.retrieval=one`, `core.weight_reads=blocks`, and "
         "the WTU with a histogram. The rates of the device memory are replays of the accesses of all cores "
-        "(`sw_model.core_ports`). It does not count the following. V-Rex48 from 10K tokens: a layer is shorter than "
-        "the chain of SELECT commands, in which look-ups and copies overlap less than in the formula. Text on "
-        "V-Rex48: the start of each product. InfiniGenP: OPEN and OFFLOAD of a context with a page for every token. "
-        "Vision tower: its products and vector commands start after barriers, and each block of patches starts with "
-        "its loads."
+        "(`sw_model.core_ports`). Three things are missing. V-Rex48 from 10K tokens, and InfiniGenP after 10K: a "
+        "look-up or a copy that waits behind reads of weights takes up to four times as long, the formula has a "
+        "mean latency, and the chain of SELECT commands is as long as the layer. Text on V-Rex48: the start of each "
+        "product. Vision tower: its products and vector commands start after barriers, and each block of patches "
+        "starts with its loads."
     )
     yield "Critical path of a repeated layer:"
     yield table(
