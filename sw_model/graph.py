@@ -415,12 +415,13 @@ class Graph:
             return -1
         patches, last = ceil(tower.patches * self.work.vision_fraction), -1
         vectors = patches * batch
-        last = self.linear("vision", vectors, tower.patch_inputs, (tower.hidden,), last, -1, "vision")
+        bias = self.system.core.config.dpe_inputs if self.system.core else 0  # one more input block of a matrix
+        last = self.linear("vision", vectors, tower.patch_inputs + bias, (tower.hidden,), last, -1, "vision")
         for _ in range(tower.layers):
             if not self.system.core:
                 last = self.launches("overhead", VISION_OPS, [last], -1)
             last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
-            last = self.linear("vision", vectors, tower.hidden, 3 * (tower.hidden,), last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden + bias, 3 * (tower.hidden,), last, -1, "vision")
             heads, size = tower.heads * batch, tower.hidden // tower.heads
             if self.system.core:
                 read, written = vision_attention_bytes(patches, size, self.system.core)
@@ -429,12 +430,12 @@ class Graph:
             last = self.matrix("vision", patches, size, patches, [last], -1, heads)
             last = self.vector("vision", patches**2 * heads, "softmax", [last], -1)
             last = self.matrix("vision", patches, patches, size, [last], -1, heads)
-            last = self.linear("vision", vectors, tower.hidden, (tower.hidden,), last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden + bias, (tower.hidden,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
             last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
-            last = self.linear("vision", vectors, tower.hidden, (tower.ffn,), last, -1, "vision")
+            last = self.linear("vision", vectors, tower.hidden + bias, (tower.ffn,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1)
-            last = self.linear("vision", vectors, tower.ffn, (tower.hidden,), last, -1, "vision")
+            last = self.linear("vision", vectors, tower.ffn + bias, (tower.hidden,), last, -1, "vision")
             last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
         tokens = self.model.tokens_per_frame * batch
         outputs = tower.projector_params // self.model.hidden  # of one matrix that has all weights
