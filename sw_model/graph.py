@@ -86,6 +86,7 @@ class Graph:
         self.tasks: list[Task] = []
         self.flops: dict[str, float] = defaultdict(float)
         self.fetched: list[int] = []  # transfers over the link, in order
+        self.transfers: list[int] = []  # tasks of the newest piece of a fetch
 
     # -- single tasks ------------------------------------------------------------------------------------
     def add(self, stage: str, resource: str, seconds: float, deps: Sequence[int], layer: int, nbytes: int = 0) -> int:
@@ -189,8 +190,8 @@ class Graph:
         """Scores of the candidates from the queries of `query`, after `stored`: reads, products, vector work."""
         work, core = self.work, self.system.core
         last = max(query, stored)
-        if work.predict_read_bytes:
-            last = self.dram("prediction", round(work.predict_read_bytes), [query, stored], layer)
+        if nbytes := round(work.predict_read_bytes + work.scratch_bytes):
+            last = self.dram("prediction", nbytes, [query, stored], layer)
         for m in work.matmuls:
             if m.weights:
                 vectors, outputs = ceil(m.vectors), (round(m.outputs),)
@@ -286,19 +287,19 @@ class Graph:
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
 
-        Where a drive is behind the link, drive and link transfer a piece at the same time, so the slower one sets the
-        pace.
+        The fetches of the layers follow each other. Where a drive is behind the link, drive and link transfer a piece
+        at the same time, so the slower one sets the pace.
         """
         times = self.first if layer == 0 else 1.0
         total, done, last = round(self.rates.fetch_bytes * times), 0, after
         select_s = self.select_s(times)
         if not total and not select_s:
             return after
+        storage, previous = self.rates.storage, [after, *self.transfers]
         if total and select_s:  # clusters in device memory are looked up, too, while nothing is copied
             share = min(1.0, total / (self.work.attended_tokens * times * self.model.kv_bytes * self.batch))
-            after = self.add("fetch", "KVMU", (1 - share) * select_s, [after], layer)
+            previous = [self.add("fetch", "KVMU", (1 - share) * select_s, previous, layer)]
             select_s *= share
-        storage, previous = self.rates.storage, [after]
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
@@ -309,7 +310,7 @@ class Graph:
                 transfers.append(self.add("fetch", "PCIe", size / self.link_rate(), previous, layer, size))
             if storage and total:
                 transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
-            previous = transfers
+            previous = self.transfers = transfers
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last

@@ -138,6 +138,7 @@ class Work:
     threshold_passes   buckets that the WTU examines in each such row
     threshold_levels   levels of these buckets
     predict_read_bytes device memory read by the prediction, besides the weights of `matmuls`
+    scratch_bytes      device memory that the prediction reads and writes for its intermediate results, such as scores
     lone_read_bytes    part of it that the core which retrieves for all reads alone, for its vector engine
     gpu_kernels        kernels of the prediction on a GPU, written with framework operations
     passes             times that tokens pass through a layer, each with a read of its weights
@@ -167,6 +168,7 @@ class Work:
     threshold_passes: float = 0.0
     threshold_levels: float = 2.0
     predict_read_bytes: float = 0.0
+    scratch_bytes: float = 0.0
     lone_read_bytes: float = 0.0
     gpu_kernels: float = 0.0
     passes: float = 1.0

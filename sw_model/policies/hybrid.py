@@ -58,5 +58,6 @@ class Hybrid(Policy):
             work,
             matmuls=tuple(Matmul(new * step.batch, inputs, outputs, weights=True) for inputs, outputs in sizes),
             vector_ops=new * inner * STATES * SCAN_OPS * step.batch,
-            predict_read_bytes=(state_bytes + new * inner * VECTOR_BYTES) * step.batch,
+            predict_read_bytes=state_bytes * step.batch,
+            scratch_bytes=new * inner * VECTOR_BYTES * step.batch,
         )

@@ -118,8 +118,8 @@ class InfiniGen(Policy):
             threshold_entries=n,
             threshold_passes=THRESHOLD_PASSES,
             threshold_levels=THRESHOLD_LEVELS,
-            # keys; scores, which are written
-            predict_read_bytes=BF16_BYTES * (n * m.key_dim + rows * n) * step.batch,
+            predict_read_bytes=BF16_BYTES * n * m.key_dim * step.batch,
+            scratch_bytes=BF16_BYTES * rows * n * step.batch,  # scores, which are written
             first_layer=n / retrieved if retrieved else 1.0,
             selects=retrieved,
             clusters=n,

@@ -11,7 +11,7 @@ from sw_model.policies.base import Matmul, ModelShape, Policy, Selection, Step, 
 # GPU kernels per token, because clustering is sequential. A framework has no population count: exclusive or, bit count
 # by table (3), age and distance masks (2), minimum, its test on the host, count, running mean (3), three appends
 CLUSTERING_KERNELS = 15
-SCORE_BYTES = 4 * 4  # of a score: four times FP32
+SCORE_BYTES = 4 * 4  # of a score: written, read and weighted by the softmax, read by the WTU, each time FP32
 
 
 class ReSV(Policy):
@@ -84,8 +84,8 @@ class ReSV(Policy):
             threshold_rows=rows * step.batch,
             threshold_entries=clusters,
             threshold_passes=float(np.mean(passes)) if passes else self._passes[step.stage],
-            # mean key, hash, count, birth; scores: written, read and weighted by the softmax, read by the WTU
-            predict_read_bytes=clusters * (2 * m.key_dim + 12 + SCORE_BYTES * rows) * step.batch,
+            predict_read_bytes=clusters * (2 * m.key_dim + 12) * step.batch,  # mean key, hash, count, birth
+            scratch_bytes=clusters * SCORE_BYTES * rows * step.batch,
             selects=attended / self.tokens_per_cluster,
             clusters=clusters,
             gpu_kernels=20 + CLUSTERING_KERNELS * t,

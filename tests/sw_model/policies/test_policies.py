@@ -255,7 +255,7 @@ def test_account_of_the_other_policies():
     weights = 4096 * 2 * 64 + 64 * (256 + 32) + 256 * 64 + 64 * 4096
     assert branch.predict_flops == 2 * 10 * weights and branch.weight_bytes == 2 * weights
     state, vectors = 2 * 64 * (4 * 16 + 2 * 3), 10 * 64 * VECTOR_BYTES  # state: FP32, inputs of three taps
-    assert branch.predict_read_bytes == state + vectors
+    assert branch.predict_read_bytes == state and branch.scratch_bytes == vectors
     assert hybrid.account(FRAME).predict_read_bytes == 0
     packed = Oaken(LLAMA3_8B, bits=4.0).account(FRAME)
     assert packed.attend_read_bytes == full.attend_read_bytes / 4
@@ -266,7 +266,8 @@ def test_account_of_the_programs():
     """InfiniGen and Mosaic on the cores: all columns, all clusters, one look-up for each selected cluster and head."""
     partial = load("infinigenp")(LLAMA3_8B).account(FRAME)
     assert partial.matmuls == (Matmul(10, 4096, 4096, weights=True), Matmul(40, 128, 40000, 8))
-    assert partial.weight_bytes == 2 * 4096**2 and partial.predict_read_bytes == 2 * (40000 * 1024 + 320 * 40000)
+    assert partial.weight_bytes == 2 * 4096**2 and partial.predict_read_bytes == 2 * 40000 * 1024
+    assert partial.scratch_bytes == 2 * 320 * 40000
     assert partial.selects == 0.508 * 40000 and partial.first_layer == pytest.approx(1 / 0.508)
     every = load("infinigen")(LLAMA3_8B).account(FRAME)
     assert every.selects == every.attended_tokens == 40000 and every.page_slots == 1
