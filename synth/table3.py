@@ -6,7 +6,7 @@ Table III. Area is that of placed 2-input NANDs in a 14 nm process (`SCALING`, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ UNITS = {
 CORE, REST = "core", "rest of the core"  # unit, and row of what the units above do not contain
 DRE = ("HCU", "WTU", "KVMU")
 DRE_SHARES = (2.0, 2.2)  # per cent of area and power, V-Rex's abstract
+IDLE_WTU_MW = 1.0  # aim of this project for a WTU without work; V-Rex publishes no power of idle units
 # one 2-input NAND, placed: 3 gate pitches wide in rows that are 70 % full
 NAND2_UM2_14NM = PREDICTIVE.area_um2(3) / PREDICTIVE.utilisation
 SCALING = (
@@ -68,6 +69,20 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Aim:
+    """A value of the core in `unit` that must be at most `limit`."""
+
+    name: str
+    unit: str
+    limit: float
+    value: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.limit
+
+
+@dataclass(frozen=True)
 class Table3:
     """The rows of the units of a run; `stimulus` is the one under which power was measured."""
 
@@ -95,10 +110,31 @@ class Table3:
         names = {"logic area": "logic_mm2", "area": "mm2", "logic power": "logic_mw", "power": "mw"}
         return {name: _percent(self._sum(quantity, DRE), self._sum(quantity)) for name, quantity in names.items()}
 
+    def row(self, name: str) -> Row:
+        """The row of this name; raises ValueError if the table has no such row."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ValueError(f"row must be one of {', '.join(row.name for row in self.rows)}, got {name!r}")
+
+    @property
+    def total(self) -> Row:
+        """Sums over the rows; those of V-Rex are over all rows of its table."""
+        published = [sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1)]
+        return Row(
+            "total",
+            self._sum("logic_mm2") or 0.0,
+            self._sum("memories_mm2") or 0.0,
+            self._sum("logic_mw"),
+            self._sum("memories_mw"),
+            *published,
+        )
+
     def json(self) -> dict[str, Any]:
-        rows = [{**asdict(row), "mm2": row.mm2, "mw": row.mw} for row in self.rows]
+        rows = [{**asdict(row), "mm2": row.mm2, "mw": row.mw} for row in (*self.rows, self.total)]
         return {
-            "rows": rows,
+            "rows": rows[:-1],
+            "total": rows[-1],
             "dre_percent": self.shares(),
             "dre_percent_published": dict(zip(("area", "power"), DRE_SHARES, strict=True)),
             "library": self.library,
@@ -107,18 +143,16 @@ class Table3:
             "missing": list(self.missing),
         }
 
+    def powers(self) -> dict[str, Any]:
+        """Power of every row and of the total in mW, and the share of the DRE in per cent, as JSON values."""
+        rows = {row.name: row.mw for row in (*self.rows, self.total) if row.name != REST}
+        return {"mw": rows, "dre_percent": self.shares()["power"]}
+
     def values(self) -> list[list[Any]]:
         """The values of the table under `COLUMNS`, totals last; None where there is no value."""
-        area, power = self._sum("mm2"), self._sum("mw")
-        published = [sum(pair[k] for pair in PUBLISHED.values() if pair) for k in (0, 1)]
-        total = Row(
-            "total",
-            self._sum("logic_mm2") or 0.0,
-            self._sum("memories_mm2") or 0.0,
-            self._sum("logic_mw"),
-            self._sum("memories_mw"),
-            *published,
-        )
+        total = self.total
+        area, power = total.mm2, total.mw
+        published = (total.published_mm2, total.published_mw)
         return [
             [
                 row.name,
@@ -160,8 +194,40 @@ def _percent(share: float | None, total: float | None) -> float | None:
     return None if share is None or not total else 100 * share / total
 
 
-def table3(units: Sequence[Mapping[str, Any]]) -> Table3 | None:
-    """The table of a report's units, power under the last measured stimulus; None when it has a row of no unit.
+def by_stimulus(units: Sequence[Mapping[str, Any]]) -> dict[str, Table3]:
+    """The table for every stimulus under which all units of a report were measured, in the order of the report."""
+    measured = [{entry["stimulus"]: None for entry in unit.get("power", ()) if entry["cycles"]} for unit in units
+                if unit["unit"] in UNITS]  # fmt: skip
+    common = [name for name in measured[0] if all(name in names for names in measured)] if measured else []
+    return {name: comparison for name in common if (comparison := table3(units, name))}
+
+
+def aims(tables: Mapping[str, Table3], stimulus: str) -> Iterator[Aim]:
+    """The aims of a core: the totals, the shares of the retrieval engine, every row, and the idle WTU.
+
+    Parameters
+    ----------
+    tables : stimulus -> table of one core with all rows, as from `by_stimulus`; `idle` gives the aim of the idle WTU
+    stimulus : the one of the aims of power
+    """
+    table = tables[stimulus]
+    rows = {"core": table.total} | {row.name: row for row in table.rows if row.name != REST}
+    for name, row in rows.items():
+        for quantity, unit, limit, value in (
+            ("area", "mm2", row.published_mm2, row.mm2),
+            ("power", "mW", row.published_mw, row.mw),
+        ):
+            if limit is not None and value is not None:
+                yield Aim(f"{quantity} of the {name}", unit, limit, value)
+    for quantity, limit in zip(("area", "power"), DRE_SHARES, strict=True):
+        if (share := table.shares()[quantity]) is not None:
+            yield Aim(f"share of the DRE in the {quantity}", "%", limit, share)
+    if "idle" in tables and (idle := tables["idle"].row("WTU").mw) is not None:
+        yield Aim("power of the idle WTU", "mW", IDLE_WTU_MW, idle)
+
+
+def table3(units: Sequence[Mapping[str, Any]], stimulus: str | None = None) -> Table3 | None:
+    """The table of a report's units, power under `stimulus` or else the last one; None when it has a row of no unit.
 
     With all units and `core`, one row is the difference of the core and the units: everything else in the core.
     """
@@ -172,7 +238,9 @@ def table3(units: Sequence[Mapping[str, Any]]) -> Table3 | None:
     powers: dict[str, list[float | None]] = {name: [0.0, 0.0] for name in PUBLISHED}
     stimuli = set()
     for name, unit in unit_reports.items():
-        measured = [entry for entry in unit.get("power", ()) if entry["cycles"]]
+        measured = [
+            entry for entry in unit.get("power", ()) if entry["cycles"] and stimulus in (None, entry["stimulus"])
+        ]
         stimuli |= {measured[-1]["stimulus"]} if measured else set()
         milliwatts = (measured[-1]["total_mw"], measured[-1]["memories_mw_estimated"]) if measured else (None, None)
         sizes = (unit["nand2"] * NAND2_UM2_14NM / 1e6, unit["macro_um2_estimated"] / 1e6)

@@ -77,7 +77,7 @@ def synth(args: argparse.Namespace, console: Console) -> None:
     from synth.area import area
     from synth.library.reader import choose
     from synth.power.power import compare, powers_table, reduced_config, scaled
-    from synth.table3 import UNITS, table3
+    from synth.table3 import UNITS, by_stimulus, table3
     from synth.timing.static_timing import timing
 
     started = time.perf_counter()
@@ -130,7 +130,11 @@ def synth(args: argparse.Namespace, console: Console) -> None:
         tables.append(report.compare(against, full).table())
     if args.out:
         tables.append(f"report: {report.write(args.out, full, against)}")
-    print(json.dumps(comparison.json() if comparison else results, indent=2) if args.json else "\n\n".join(tables))
+    if args.json and comparison:
+        by_name = {name: each.powers() for name, each in by_stimulus(results).items()}
+        print(json.dumps({**comparison.json(), "power_by_stimulus": by_name}, indent=2))
+    else:
+        print(json.dumps(results, indent=2) if args.json else "\n\n".join(tables))
 
 
 def peak_memory_mb() -> float:

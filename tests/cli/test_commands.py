@@ -117,6 +117,16 @@ def test_synth_with_proof_and_table3(run):
     assert status == 0 and "is equivalent" in out
 
 
+def test_table3_as_json(run):
+    """Area, total and the power under each stimulus."""
+    status, out, _ = run("synth", "operand_memory", "--preset", "tiny", "--table3", "--json", "--power", "idle")
+    result = json.loads(out)
+    (row,) = result["rows"]
+    assert status == 0 and row["name"] == "LXE memories" and result["total"]["mm2"] == row["mm2"] > 0
+    assert result["power_by_stimulus"] == {"idle": {"mw": {"LXE memories": row["mw"], "total": row["mw"]},
+                                                    "dre_percent": 0.0}}  # fmt: skip
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_board(run, monkeypatch, form):
     made = SimpleNamespace(json=lambda: {"board": "ulx3s"}, table=lambda: '{"board": "ulx3s"}')
