@@ -46,11 +46,6 @@ def programs() -> Iterator[str]:
         "tokens, of which the HCU has 1,023 candidates at most besides the text; InfiniGenP has one for each token, at "
         "most 32,768."
     )
-    yield (
-        "Recorded before commit e38f336, which gave the rows of the SwiGLU product a gap and the retrieval unit a "
-        "deeper queue: the text steps of window, hybrid, mosaic, full, rekv, quickprefill and of infinigenp after "
-        "1,000 tokens, and the frame of full after 1,000 tokens."
-    )
     yield table(HEAD, (cells(row) for row in rows))
     yield (
         "The formula describes the machine of the programs: `core.retrieval=one`, `core.weight_reads=blocks`, and "
