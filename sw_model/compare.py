@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sw_model.media.stream import Chunk, Geometry
-from sw_model.model import policy_for
+from sw_model.model import policy_for, run
 from sw_model.papers.programs import (
     SAME_FORMULA,
     STAGES,
     SYSTEMS,
     TABLE_CONTEXTS,
     TABLE_POLICIES,
-    WTU_DESIGN,
     Cost,
     Point,
     formula_cost,
+    formula_policy,
     program_cost,
     program_of,
+    workload,
 )
 from sw_model.policies import COMPARED
 from sw_model.quality import Quality, policies_for, quality_table
@@ -99,8 +100,7 @@ def program_side(request: Request) -> Cost | None:
     program = program_cost(point)
     if program is None:
         return None
-    whole = _cost(request.replace(changes={"core.wtu_design": WTU_DESIGN}).run())
-    rest = formula_cost(point)
+    whole, rest = _cost(request.run()), _cost(run(request.machine(), formula_policy(name), workload(point)))
     parts = ("total_s", "device_bytes", "link_bytes", "energy_j")
     added = {part: getattr(program, part) + getattr(whole, part) - getattr(rest, part) for part in parts}
     return replace(program, **added)

@@ -1,7 +1,10 @@
 """Comparison of policies: rows equal single runs, winners have the smallest value, the front is a Pareto front."""
 
+from dataclasses import replace
+
 import pytest
 
+from sw_model import workloads
 from sw_model.compare import (
     MEASURES,
     SYSTEM_HEAD,
@@ -15,10 +18,12 @@ from sw_model.compare import (
     winners,
 )
 from sw_model.media.generator import Generator, small
-from sw_model.papers.programs import Point, formula_cost, program_cost
+from sw_model.model import run
+from sw_model.papers.programs import Point, program_cost
 from sw_model.policies import COMPARED
 from sw_model.quality import Quality
 from sw_model.request import Request
+from sw_model.systems import load_system
 from util.report.charts import pareto_front
 
 
@@ -79,8 +84,11 @@ def test_a_recorded_program_replaces_the_formula():
     """The tower is that of the formula; a changed machine has no recorded program."""
     (side,) = compare(Request(), ("full",), (10_000,))
     (text,) = compare(Request(workload="text"), ("full",), (10_000,))
-    program, rest = (of(Point("vrex8", "frame", 10_000, "full")) for of in (program_cost, formula_cost))
+    program = program_cost(Point("vrex8", "frame", 10_000, "full"))
     whole = Request(policy="full", tokens=10_000).run()
+    load = workloads.frame(10_000)
+    bare = replace(load, phases=tuple(replace(phase, frames=0) for phase in load.phases))
+    rest = run(load_system("vrex8"), "full", bare)
     assert side.source == text.source == "program" and program.source == "program"
     assert side.latency_ms == pytest.approx(1e3 * (program.total_s + whole.total_s - rest.total_s))
     assert text.latency_ms == pytest.approx(1e3 * program_cost(Point("vrex8", "text", 10_000, "full")).total_s)
@@ -94,7 +102,7 @@ def test_table_of_all_systems():
     assert {row.policy for row in rows} >= {"resv", "full", "rekv", "mosaic", "quickprefill", "codecsight", "hybrid"}
     cells = {row.policy: dict(zip(SYSTEM_HEAD, system_cells(row), strict=True)) for row in rows}
     assert cells["hybrid"]["recall %"] == cells["window"]["recall %"] == "75.0" and cells["full"]["recall %"] == ""
-    assert cells["full"]["source of frame"] == "program" and cells["oaken"]["source of frame"] == "formula"
+    assert cells["full"]["source of frame"] == "program" and cells["infinigenp"]["source of frame"] == "program"
     assert float(cells["full"]["link MB"]) > float(cells["window"]["link MB"])
 
 
