@@ -216,8 +216,9 @@ def area_of_rtlil(
     tool: str = "yowasp",
     macro_bits: int = MIN_BITS,
     gated: int = GATED_REGISTERS,
+    isolated: bool = False,
 ) -> Area:
-    """As `area`, for a design as RTLIL text with the top module `unit`."""
+    """As `area`, for a design as RTLIL text with the top module `unit`; `isolated` as in `map_block`, for the top."""
     library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
     blocks = partition(design, unit)
     by_name = {block.name: block for block in blocks}
@@ -232,6 +233,7 @@ def area_of_rtlil(
             gated=gated,
             stubs=[by_name[name] for name in block.children],
             inner=block is not blocks[-1],
+            isolated=isolated and block is blocks[-1],
         )
         for block in blocks
     }

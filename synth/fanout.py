@@ -1,4 +1,4 @@
-"""Buffer trees on nets with many loads, inserted after mapping.
+"""Buffers that are inserted after mapping: trees on nets with many loads, and own nets for the ports of a layout.
 
 abc does not know the pins of registers, adders, memories and blocks, nor the drivers of a block's ports. The load of a
 net is the capacitance of its pins and wires, in loads of an inverter. The limit is `LIMIT` where a library cell drives
@@ -105,6 +105,32 @@ def buffer(module: dict[str, Any], library: Library, *, blocks: Container[str], 
     return tree.n_buffers
 
 
+def isolate_ports(module: dict[str, Any], library: Library) -> int:
+    """Give every bit of an output port a net without other ports; return the number of inserted buffers.
+
+    A bit keeps its net if it is the first port of the net and no input. Otherwise a buffer drives it. DEF and routers
+    name a net after its port, so two ports on one net have no layout.
+
+    Raises
+    ------
+    ValueError
+        Two ports have one net and the library has no buffer.
+    """
+    ports = module["ports"].values()
+    used = {bit for port in ports if port["direction"] == "input" for bit in port["bits"]}
+    tree: _Tree | None = None
+    for port in ports:
+        for k, bit in enumerate(port["bits"] if port["direction"] == "output" else ()):
+            if bit in used:
+                if not library.buffers:
+                    raise ValueError(f"library {library.name} must have a buffer for two ports on one net, got none")
+                tree = tree or _Tree(module, Buffers(library))
+                port["bits"][k] = tree.drive_port(bit)
+            elif isinstance(bit, int):  # the others are constants
+                used.add(bit)
+    return tree.n_buffers if tree else 0
+
+
 def _loads(module: dict[str, Any], buffers: Buffers, blocks: Container[str]) -> tuple[dict[int, list[Load]], set[int]]:
     """The loads of every net except the clocks, and the nets that library cells drive."""
     loads: dict[int, list[Load]] = defaultdict(list)
@@ -149,14 +175,23 @@ class _Tree:
         while len(loads) > 1 and size(loads) > PORT_INVERTERS * self.buffers.inverter:
             loads = [self._insert(net, group) for group in self.buffers.groups(loads)]
 
+    def drive_port(self, net: int) -> int:
+        """Insert a buffer from `net` to a new net for a bit of an output port; return the new net."""
+        return self._add(net, PORT_INVERTERS * self.buffers.inverter)[2]
+
     def _insert(self, net: int, group: Sequence[Load]) -> Load:
         """Insert a buffer between `net` and a group of its loads; return the buffer's load on `net`."""
-        cell = self.buffers.choose(size(group))
-        (source,), (target,) = cell.inputs, cell.outputs
-        name, new = f"{self._prefix}{self.n_buffers}", self._first + self.n_buffers
+        name, cell, new = self._add(net, size(group))
         for load in group:
             pins = self.module["cells"][load.cell]["connections"]
             pins[load.pin] = [new if bit == net else bit for bit in pins[load.pin]]
+        return Load(name, cell.inputs[0], self.buffers.pin(cell), True)
+
+    def _add(self, net: int, load: float) -> tuple[str, LibraryCell, int]:
+        """Add a buffer on `net` that drives `load`; return its name, its cell and the net that it drives."""
+        cell = self.buffers.choose(load)
+        (source,), (target,) = cell.inputs, cell.outputs
+        name, new = f"{self._prefix}{self.n_buffers}", self._first + self.n_buffers
         self.module["cells"][name] = {
             "hide_name": 0,
             "type": cell.name,
@@ -167,4 +202,4 @@ class _Tree:
         }
         self.module["netnames"][f"{name}_net"] = {"hide_name": 0, "bits": [new], "attributes": {}}
         self.n_buffers += 1
-        return Load(name, source, self.buffers.pin(cell), True)
+        return name, cell, new

@@ -81,6 +81,7 @@ def map_block(
     gated: int = GATED_REGISTERS,
     stubs: Sequence[Block] = (),
     inner: bool = False,
+    isolated: bool = False,
 ) -> Mapped:
     """Map a block to `library`, or return the cached netlist of an equal run.
 
@@ -92,6 +93,7 @@ def map_block(
     gated : registers with a common enable get a clock gate if they are at least this many; 0: no clock gates
     stubs : the inner blocks, which stay instances
     inner : the block is inside another block, which drives its inputs
+    isolated : every bit of an output port has a net without other ports, as layouts need it
 
     Raises
     ------
@@ -120,6 +122,7 @@ def map_block(
         library.loaded_path.name,
         trees,
         str(inner),
+        *(["isolated ports"] if isolated else []),
     ]
     key = digest(block.rtlil, *(stub(b) for b in stubs), library.digest, *options)
     folder = build_root() / "mapped" / f"{_file_name(block.name)}-{point}-{key}"
@@ -129,7 +132,7 @@ def map_block(
         temp_folder = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             _run(block, library, script, adders, gating, tool, macro_bits, stubs, temp_folder)
-            _buffer(block, library, tool, inner, temp_folder)
+            _buffer(block, library, tool, inner, isolated, temp_folder)
             if not folder.exists():
                 temp_folder.rename(folder)
         except yosys.YosysError as error:
@@ -236,11 +239,13 @@ def _clock_gating(library: Library, registers: int) -> list[str]:
     ]
 
 
-def _buffer(block: Block, library: Library, tool: str, inner: bool, folder: Path) -> None:
-    """Insert buffer trees into the netlist of `_run`."""
+def _buffer(block: Block, library: Library, tool: str, inner: bool, isolated: bool, folder: Path) -> None:
+    """Insert buffer trees, and with `isolated` buffers of ports, into the netlist of `_run`."""
     path = folder / "netlist.json"
     netlist = json.loads(path.read_text())
-    if fanout.buffer(netlist["modules"][block.name], library, blocks=block.children, inner=inner):
+    module = netlist["modules"][block.name]
+    buffers = fanout.isolate_ports(module, library) if isolated else 0
+    if fanout.buffer(module, library, blocks=block.children, inner=inner) + buffers:
         path.write_text(json.dumps(netlist))
         yosys.run([f"read_json {path}", f"{WRITE} {folder}/netlist.v"], tool=tool)
 

@@ -210,6 +210,7 @@ def layout(
         clock_mhz=clock_mhz,
         tool=tool,
         macro_bits=1 << 60,
+        isolated=True,
     )
     progress("map", 1, 1)
     mapped = area.mapped[name]

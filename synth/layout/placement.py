@@ -18,7 +18,8 @@ from synth.layout.tools import run
 
 ROW_MARGIN = 5  # rows' tracks between the cells and the edge of the die, for wires around the cells
 FILLER = "FILL"  # cell of one site
-_PIN_PITCHES = 2  # tracks between neighbouring pins of the unit
+_PIN_PITCHES = 2  # tracks between neighbouring pins of the unit: a via of one pin blocks the next track
+_CORNER = 3  # tracks at both ends of an edge without pins, where they would block those of the next edge
 _SCALE = 10  # nm of one of graywolf's units
 # Technology file of graywolf: wires of two directions. Its own router is not used, so only pitches matter.
 PARAMETERS = """RULES
@@ -203,11 +204,12 @@ def legal(design: Design, lef: Lef, text: str, utilisation: float) -> Placement:
     most = {True: 0, False: 0}
     for side, entries in pads.items():
         most[side in (-3, -4)] = max(most[side in (-3, -4)], len(entries))
-    core_x = max(sites * lef.site, _PIN_PITCHES * pitch_x * (most[True] + 1))
-    sites = core_x // lef.site
+    need_x, need_y = (_PIN_PITCHES * most[upright] + 2 * _CORNER for upright in (True, False))
+    core_x = max(sites * lef.site, pitch_x * need_x - 2 * margin[0])
+    sites = -(-core_x // lef.site)
     core_y = len(rows) * height
-    edge_y = (layers[2].pitch * (most[False] + 1) - core_y) // 2 // pitch_y * pitch_y
-    margin = margin[0], max(margin[1], edge_y + pitch_y)
+    edge_y = -(-(layers[2].pitch * need_y - core_y) // (2 * pitch_y)) * pitch_y
+    margin = margin[0], max(margin[1], edge_y)
     width, die_height = sites * lef.site + 2 * margin[0], core_y + 2 * margin[1]
     cells: dict[str, Place] = {}
     fillers: dict[str, str] = {}
@@ -245,17 +247,15 @@ def _pins(pads: dict[int, list[tuple[float, str]]], width: int, height: int, lay
     for side, entries in pads.items():
         upright = side in (-3, -4)  # bottom and top edge: pins on vertical tracks
         layer, length = (vertical, width) if upright else (horizontal, height)
-        tracks = length // layer.pitch
         ordered = sorted(entries)
-        if len(ordered) > tracks:
-            raise ToolError(f"edge must have a track for every pin, got {tracks} tracks for {len(ordered)} pins")
-        step = _PIN_PITCHES if len(ordered) * _PIN_PITCHES <= tracks else 1
+        first, last = _CORNER, length // layer.pitch - 1 - _CORNER
+        if first + _PIN_PITCHES * (len(ordered) - 1) > last:
+            raise ToolError(f"edge must have tracks for {len(ordered)} pins, got {length // layer.pitch} tracks")
         low, high = ordered[0][0], ordered[-1][0]
-        first = 0
         for k, (at, name) in enumerate(ordered):
-            want = int((at - low) / max(high - low, 1) * (tracks - 1))
-            track = min(max(want, first), tracks - 1 - step * (len(ordered) - 1 - k))
-            first = track + step
+            want = _CORNER + int((at - low) / max(high - low, 1) * (last - _CORNER))
+            track = min(max(want, first), last - _PIN_PITCHES * (len(ordered) - 1 - k))
+            first = track + _PIN_PITCHES
             along = track * layer.pitch + layer.pitch // 2
             if upright:
                 edge = horizontal.pitch // 2

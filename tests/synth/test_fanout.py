@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -156,3 +156,42 @@ def test_smaller_groups_take_smaller_buffers(predictive):
     groups = list(buffers.groups(loads))
     assert [load for group in groups for load in group] == loads
     assert max(map(size, groups)) <= min(map(size, groups)) + 2 * 3.0
+
+
+class Shared(wiring.Component):
+    """Outputs that are inputs, equal to each other, or constant."""
+
+    a: In(2)
+    copy: Out(2)
+    first: Out(1)
+    second: Out(3)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.sync += self.first.eq(self.a[0] ^ self.a[1])
+        m.d.comb += [self.copy.eq(self.a), self.second.eq(Cat(self.first, 1, self.first))]
+        return m
+
+
+def test_isolated_ports(predictive):
+    """No net has two ports, the netlist is proved, and its paths go through the buffers."""
+    text = emit.to_rtlil(Shared(), "shared")
+    plain, design = (
+        area_of_rtlil(text, "shared", predictive, point="balanced", isolated=isolated) for isolated in (False, True)
+    )
+    for each, expected in ((plain, 4), (design, 0)):
+        ports = each.mapped["shared"].module["ports"].values()
+        bits = [bit for port in ports for bit in port["bits"] if isinstance(bit, int)]
+        assert len(bits) - len(set(bits)) == expected
+    assert design.cells == plain.cells + 4 and design.area_um2 > plain.area_um2
+    assert design.mapped["shared"].module["ports"]["second"]["bits"][1] == "1"
+    assert prove(design, predictive).blocks[0].outputs == prove(plain, predictive).blocks[0].outputs
+    assert "fan0" in (design.mapped["shared"].folder / "netlist.v").read_text()
+
+
+def test_isolated_ports_need_a_buffer(predictive):
+    text = re.sub(r"  cell \(BUF_.*?\n  }\n", "", predictive.text, flags=re.S)
+    library = Library([("plain.lib", text)], "user")
+    assert not library.buffers
+    with pytest.raises(ValueError, match=r"library .* must have a buffer for two ports on one net, got none"):
+        area_of_rtlil(emit.to_rtlil(Shared(), "shared"), "shared", library, isolated=True)

@@ -1,8 +1,12 @@
 """Legal placements of results of graywolf, and the files for the tools."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from hw.yosys import ToolError
+from synth.layout.design import Port
 from synth.layout.placement import Place, cell_file, legal, transform
 from synth.layout.routing import script, unrouted_def
 
@@ -35,6 +39,23 @@ def test_pins_on_tracks_of_the_edges(pair):
     left, right = placement.pins["a"], placement.pins["y"]
     assert left.layer == right.layer == "metal3" and left.x == 400 and right.x == placement.width - 400
     assert all((pin.y - 500) % 1000 == 0 and 0 < pin.y < placement.height for pin in (left, right))
+
+
+@pytest.mark.parametrize("side", [-1, -2, -3, -4])
+def test_many_pins_on_one_edge(pair, side):
+    """The die grows, neighbouring pins have a free track between them, and no pin is near a corner."""
+    names = [f"p{k}" for k in range(60)]
+    design = replace(pair.design, ports=tuple(Port(name, name, False, (name, 0)) for name in names))
+    cells = "\n".join(RESULT.splitlines()[:3])
+    pads = "\n".join(f"twpin_{name} {10 * k} {10 * k} {10 * k} {10 * k} 0 {side}" for k, name in enumerate(names))
+    placement = legal(design, pair.lef, f"{cells}\n{pads}\n", 0.5)
+    upright = side in (-3, -4)
+    pitch, length = (800, placement.width) if upright else (1000, placement.height)
+    along = sorted((pin.x if upright else pin.y) for pin in placement.pins.values())
+    assert min(np.diff(along)) >= 2 * pitch and all((at - pitch // 2) % pitch == 0 for at in along)
+    assert along[0] >= 3 * pitch and along[-1] <= length - 3 * pitch
+    order = sorted(names, key=lambda name: (placement.pins[name].x, placement.pins[name].y))
+    assert order == names  # as graywolf placed them
 
 
 def test_a_cell_that_is_missing(pair):
