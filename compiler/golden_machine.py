@@ -117,6 +117,7 @@ class GoldenMachine:
                 head_words=config.head_dim // config.dpe_inputs,
                 align_bits=config.align_bits,
                 layout=page_layout(config),
+                weight_bits=config.weight_bits,
                 programs=sized_programs,
             )
             for _ in range(checks.integer("cores", cores, 1, MAX_CORES))

@@ -23,13 +23,14 @@ from golden.dot import dot, to_bf16
 from golden.mean_keys import MeanKeys
 from golden.page_layout import PageLayout
 from golden.vpe import VectorEngine, widen
+from golden.weight_formats import BF16_BITS, BY_NUMBER, WeightFormat
 from util import checks
 
 NUMBERS = 1 << 16  # modulus of row and tile numbers of the operand memories
 LENGTHS = 1 << 24  # modulus of lengths
 INSTRUCTION_BYTES = 16  # of the vector engine
 SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
-LOADS = ("NOTHING", "ROWS", "WORDS")
+LOADS = ("NOTHING", "ROWS", "WORDS", "ENCODED")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
 FITS = ("ANY", "FITS", "EXCEEDS")
 DESTINATIONS = ("MEMORY", "CODES", "NONE")
@@ -65,6 +66,7 @@ class CoreInterpreter:
     head_words : memory words of the key of one head
     align_bits : bits of an aligned product
     layout : of a head page with encoded keys and values; None: they are in BF16
+    weight_bits : least bits of a stored weight; 16: LOAD ignores the format of encoded rows
     programs : by address (first word), a function (beats, elements of the last beat; 0: all) -> vector program
 
     Attributes
@@ -95,10 +97,12 @@ class CoreInterpreter:
         head_words: int,
         align_bits: int = 24,
         layout: PageLayout | None = None,
+        weight_bits: int = BF16_BITS,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
     ):
         self.memories, self.inputs, self.align_bits = memories, checks.integer("inputs", inputs, 2), align_bits
         self.head_words, self.programs = head_words, programs
+        self.formats = BY_NUMBER if weight_bits != BF16_BITS else {}
         self.layout = layout if layout is not None and layout.is_encoded else None
         self.weights = np.zeros((weight_rows, inputs), np.uint16)
         self.activations = np.zeros((activation_rows, inputs), np.uint16)
@@ -206,8 +210,18 @@ class CoreInterpreter:
             rows = _remaining(length, f.block * self.inputs, rows)
         if vary == "WORDS":
             beats = _remaining(self._blocks(length), f.block, beats)
-        data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
+        if form := self._format(f):  # rows of whole tiles
+            tiles = beats // self.inputs
+            words = tiles * form.tile_words(self.inputs)
+            read = [self._rows("load", f.source + row * f.stride, words) for row in range(rows if tiles else 0)]
+            data = [form.decode_tiles(encoded) for encoded in read]
+        else:
+            data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
         self._write_operands(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
+
+    def _format(self, f: "_Fields") -> WeightFormat | None:
+        """Format of the rows of a LOAD; None: BF16."""
+        return self.formats.get(f.block & 3) if LOADS[f.limit] == "ENCODED" else None
 
     def _write_operands(self, memory: np.ndarray, data: Sequence[np.ndarray], to: int, step: int, tiled: int) -> None:
         """Write rows of words to an operand memory: `step` rows apart, or as tiles, tiles of one row first."""

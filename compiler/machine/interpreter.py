@@ -15,6 +15,7 @@ from golden import bf16
 from golden.core_interpreter import DESTINATIONS, FITS, LOADS, PRODUCTS, CoreInterpreter, _remaining
 from golden.dot import ALIGN_BITS
 from golden.page_layout import PageLayout
+from golden.weight_formats import BF16_BITS
 from util import checks
 
 THREAD_WORK = 1 << 20  # multiply-accumulates from which a MULTIPLY command uses several threads
@@ -57,12 +58,14 @@ class FastInterpreter(CoreInterpreter):
         head_words: int,
         align_bits: int = 24,
         layout: PageLayout | None = None,
+        weight_bits: int = BF16_BITS,
         programs: Mapping[int, Callable[[int, int], Sequence[Any]]],
         threads: int = 2,
     ):
         super().__init__(
             memories, inputs=inputs, weight_rows=weight_rows, activation_rows=activation_rows, slots=slots,
-            vector_rows=vector_rows, head_words=head_words, align_bits=align_bits, layout=layout, programs=programs,
+            vector_rows=vector_rows, head_words=head_words, align_bits=align_bits, layout=layout,
+            weight_bits=weight_bits, programs=programs,
         )  # fmt: skip
         checks.integer("align_bits", align_bits, *ALIGN_BITS)
         n = inputs
@@ -115,12 +118,19 @@ class FastInterpreter(CoreInterpreter):
             rows = _remaining(length, f.block * self.inputs, rows)
         if LOADS[f.limit] == "WORDS":
             beats = _remaining(self._blocks(length), f.block, beats)
-        words = self._device()
-        if words is None or not self._inside(words, f.source, f.source + max(rows - 1, 0) * f.stride + beats):
+        words, form, n = self._device(), self._format(f), self.inputs
+        beats = beats // n * n if form else beats
+        stored = beats // n * form.tile_words(n) if form else beats  # memory words of a row
+        if words is None or not self._inside(words, f.source, f.source + max(rows - 1, 0) * f.stride + stored):
+            words = None  # `bytearray` cannot grow while a view of it exists
             super()._load(f)
             return
-        memory = self.activations if f.activations else self.weights
-        invalid = operands.load(words, f.source, f.stride, rows, beats, memory, f.target, f.step, f.tiled)
+        memory, source, stride = self.activations if f.activations else self.weights, f.source, f.stride
+        if form and rows and beats:
+            starts = source + stride * np.arange(rows)
+            encoded = np.concatenate([words[n * at : n * (at + stored)] for at in starts])
+            words, source, stride = form.decode_tiles(encoded.reshape(-1, n)).reshape(-1), 0, beats
+        invalid = operands.load(words, source, stride, rows, beats, memory, f.target, f.step, f.tiled)
         _raise_row(invalid, memory)
 
     def _gather(self, f: Any) -> None:

@@ -178,8 +178,13 @@ OPCODES = (
             Field("step", ROW, "operand rows from one row to the next, unless `tiled`"),
             Field("activations", 1, "target: 0 weights, 1 activations"),
             Field("tiled", 1, "store as tiles: the words of a row lie one tile apart"),
-            Field("limit", 2, "what the length limits, counted from `block`: 0 nothing, 1 rows, 2 words of a row"),
-            Field("block", COUNT, "first block of the length that is used"),
+            Field(
+                "limit",
+                2,
+                "what the length limits, counted from `block`: 0 nothing, 1 rows, 2 words of a row; 3: nothing, and "
+                "the rows are encoded tiles, if `weight_bits` is 4",
+            ),
+            Field("block", COUNT, "first block of the length that is used; with `limit` 3: 1 MXFP4, 2 INT4, 3 FP8"),
             *_LENGTH,
         ),
     ),

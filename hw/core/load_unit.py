@@ -5,7 +5,7 @@
 import enum
 from dataclasses import dataclass, field
 
-from amaranth import Const, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -28,6 +28,8 @@ from hw.core.transpose import Transposer
 from hw.kv_codec.page_decoder import PageDecoder, run_layout
 from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.operand_memory import OperandMemory
+from hw.weight_codec.tile_layout import ENCODED, Encoding, TileLayout
+from hw.weight_codec.weight_decoder import WeightDecoder
 
 ROW_BITS = 16
 MAX_OPEN_COMMANDS = 4  # commands whose words have not all arrived
@@ -47,12 +49,17 @@ FILL = data.StructLayout(
 )
 
 
+# With encoded weights, a description has the format of the rows in its highest bits.
+ENCODED_FILL = data.StructLayout({"fill": FILL, "encoding": Encoding})
+
+
 class LengthLimit(enum.IntEnum):
-    """Dimension of a LOAD that the run-time length limits."""
+    """Dimension of a LOAD that the run-time length limits. `ENCODED`: none; `block` is the format of the rows."""
 
     NONE = 0
     ROWS = 1
     WORDS = 2
+    ENCODED = 3
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class _Registers:
     step_word : word of the step's next token
     word : with encoded pages, first word that is used of each key or value
     run_sent : with encoded pages, the run of the tokens that are requested next is sent
+    encoding, row_words : with encoded weights, format of the rows of a LOAD, and memory words of a row
     """
 
     fill: Signal = field(default_factory=lambda: Signal(FILL, name="fill_register"))
@@ -87,6 +95,8 @@ class _Registers:
     step_word: Signal = field(default_factory=lambda: Signal(WORD_ADDRESS_BITS, name="step_word"))
     word: Signal = field(default_factory=lambda: Signal(8, name="word"))
     run_sent: Signal = field(default_factory=lambda: Signal(name="run_sent"))
+    encoding: Signal = field(default_factory=lambda: Signal(Encoding, name="encoding"))
+    row_words: Signal = field(default_factory=lambda: Signal(LENGTH_BITS, name="row_words"))
 
 
 class LoadRequest(wiring.Component):
@@ -97,6 +107,9 @@ class LoadRequest(wiring.Component):
 
     With encoded pages, a job reads past tokens of one block of a page. A run describes its words for `PageDecoder`.
 
+    With encoded weights, an encoded row of a LOAD consists of whole tiles: `beats` is rounded down to a multiple of
+    `width`, and the job reads fewer words.
+
     Timing: one row per cycle; one token per two cycles, one more cycle per page. Skipping takes three cycles per page,
     and two per token of the step. With encoded pages, the past tokens of a block take three cycles; a LOAD, and the
     tokens of the step of a GATHER, take one more cycle.
@@ -106,26 +119,28 @@ class LoadRequest(wiring.Component):
     width : BF16 elements of a word
     layout : of a head page
     kv_heads : KV heads
+    tiles : of encoded weights; None: all weights are BF16
 
     Members
     -------
     i : stream of COMMAND
     lengths : run-time lengths
-    fill : stream of FILL
+    fill : stream of FILL, or of ENCODED_FILL with encoded weights
     job : stream of read jobs
     list_start, list_number : a GATHER begins with this page list
     pages : stream of the entries of this list
     runs : with encoded pages, stream of `run_layout`
     """
 
-    def __init__(self, *, width: int, layout: PageLayout, kv_heads: int):
+    def __init__(self, *, width: int, layout: PageLayout, kv_heads: int, tiles: TileLayout | None = None):
         self.width, self.layout, self.key_words, self.kv_heads = width, layout, layout.records, kv_heads
+        self.tiles = tiles
         runs = {"runs": Out(stream.Signature(run_layout(layout, LENGTH_BITS)))} if layout.is_encoded else {}
         super().__init__(
             {
                 "i": In(stream.Signature(COMMAND)),
                 "lengths": In(lengths_layout(kv_heads)),
-                "fill": Out(stream.Signature(FILL)),
+                "fill": Out(stream.Signature(FILL if tiles is None else ENCODED_FILL)),
                 "job": Out(stream.Signature(JOB)),
                 "list_start": Out(1),
                 "list_number": Out(range(LIST_SETS * kv_heads)),
@@ -140,8 +155,9 @@ class LoadRequest(wiring.Component):
         load, gather = view(self.i.payload, "LOAD"), view(self.i.payload, "GATHER")
         rows, beats = self._load_size(m, load)
         skipped, tokens = self._gather_size(m, gather, r)
+        fill = Value.cast(r.fill) if self.tiles is None else Cat(r.fill, r.encoding)
         m.d.comb += [
-            self.fill.payload.eq(r.fill),
+            Value.cast(self.fill.payload).eq(fill),
             self.list_number.eq(gather.head[: len(self.list_number)]),
         ]
         with m.FSM(name="request"):
@@ -188,6 +204,8 @@ class LoadRequest(wiring.Component):
 
     def _start_gather(self, m: Module, gather: data.View, r: _Registers, skipped: Value, tokens: Value) -> None:
         is_part = (gather.words != 0) & (gather.words < self.key_words)
+        if self.tiles is not None:
+            m.d.sync += r.encoding.eq(Encoding.BF16)
         m.d.sync += [
             r.fill.eq(0),
             r.fill.target.eq(gather.target),
@@ -228,7 +246,21 @@ class LoadRequest(wiring.Component):
             r.address.eq(load.source),
             r.stride.eq(load.stride),
         ]
+        if self.tiles is not None:
+            self._start_encoded(m, self.tiles, load, r, beats)
         m.next = "LOAD"
+
+    def _start_encoded(self, m: Module, tiles: TileLayout, load: data.View, r: _Registers, beats: Value) -> None:
+        """With encoded weights: format and memory words of a row; a row of a format has whole tiles."""
+        shift, is_encoded = self.width.bit_length() - 1, load.limit == LengthLimit.ENCODED
+        m.d.sync += [r.encoding.eq(Encoding.BF16), r.row_words.eq(beats)]
+        for encoding in ENCODED:
+            with m.If(is_encoded & (load.block[:2] == encoding.value)):
+                m.d.sync += [
+                    r.encoding.eq(encoding),
+                    r.fill.beats.eq(Cat(Const(0, shift), beats[shift:])),
+                    r.row_words.eq((beats[shift:] * tiles.tile_words(encoding))[:LENGTH_BITS]),
+                ]
 
     def _request_rows(self, m: Module, r: _Registers) -> None:
         """States of LOAD."""
@@ -247,7 +279,7 @@ class LoadRequest(wiring.Component):
             m.d.comb += [
                 self.job.valid.eq(r.remaining != 0),
                 self.job.payload.address.eq(r.address),
-                self.job.payload.count.eq(r.fill.beats),
+                self.job.payload.count.eq(r.fill.beats if self.tiles is None else r.row_words),
             ]
             with m.If(r.remaining == 0):
                 m.next = "IDLE"
@@ -482,16 +514,18 @@ class LoadUnit(wiring.Component):
     ```
 
     With encoded pages, `PageDecoder` is between the words and `OperandFill`, with a queue of runs from `LoadRequest`.
+    With encoded weights, `WeightDecoder` follows it; the words of other commands pass it by.
 
     Timing: one word per cycle; the requests of a LOAD take one cycle per row, those of a GATHER two cycles per token
     and one more per page, after one memory latency for the first entry of the page list. `LoadRequest` has the numbers
-    with encoded pages.
+    with encoded pages, `WeightDecoder` those with encoded weights.
 
     Parameters
     ----------
     memory : the operand memory
     layout : of a head page
     kv_heads, max_pages : KV heads, and largest number of entries of a page list
+    tiles : of encoded weights; None: all weights are BF16
 
     Members
     -------
@@ -505,8 +539,16 @@ class LoadUnit(wiring.Component):
     fault : SIZE: a row beyond the operand memory
     """
 
-    def __init__(self, memory: OperandMemory, *, layout: PageLayout, kv_heads: int, max_pages: int):
-        self.memory, self.layout, self.kv_heads, self.max_pages = memory, layout, kv_heads, max_pages
+    def __init__(
+        self,
+        memory: OperandMemory,
+        *,
+        layout: PageLayout,
+        kv_heads: int,
+        max_pages: int,
+        tiles: TileLayout | None = None,
+    ):
+        self.memory, self.layout, self.kv_heads, self.max_pages, self.tiles = memory, layout, kv_heads, max_pages, tiles
         self.word = 16 * memory.inputs
         super().__init__(
             {
@@ -527,17 +569,20 @@ class LoadUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.request = request = LoadRequest(
-            width=self.memory.inputs, layout=self.layout, kv_heads=self.kv_heads
+            width=self.memory.inputs, layout=self.layout, kv_heads=self.kv_heads, tiles=self.tiles
         )
         m.submodules.pages = pages = PageListReader(word=self.word, kv_heads=self.kv_heads, max_pages=self.max_pages)
         m.submodules.fill = fill = OperandFill(self.memory, key_words=self.layout.records)
-        m.submodules.descriptions = descriptions = SyncFIFOBuffered(width=FILL.size, depth=MAX_OPEN_COMMANDS)
+        m.submodules.descriptions = descriptions = SyncFIFOBuffered(
+            width=len(Value.cast(request.fill.payload)), depth=MAX_OPEN_COMMANDS
+        )
         wiring.connect(m, wiring.flipped(self.i), request.i)
         wiring.connect(m, request.job, wiring.flipped(self.job))
+        words = fill.words if self.tiles is None else self._decode_weights(m, descriptions, fill)
         if self.layout.is_encoded:
-            self._decode(m, request, fill)
+            self._decode(m, request, words)
         else:
-            wiring.connect(m, wiring.flipped(self.words), fill.words)
+            wiring.connect(m, wiring.flipped(self.words), words)
         wiring.connect(m, fill.write, wiring.flipped(self.write))
         wiring.connect(m, pages.o, request.pages)
         wiring.connect(m, pages.job, wiring.flipped(self.list_job))
@@ -546,7 +591,7 @@ class LoadUnit(wiring.Component):
             descriptions.w_data.eq(request.fill.payload),
             descriptions.w_en.eq(request.fill.valid),
             request.fill.ready.eq(descriptions.w_rdy),
-            Value.cast(fill.fill.payload).eq(descriptions.r_data),
+            Value.cast(fill.fill.payload).eq(descriptions.r_data[: FILL.size]),
             fill.fill.valid.eq(descriptions.r_rdy),
             descriptions.r_en.eq(fill.fill.ready),
             request.lengths.eq(self.lengths),
@@ -560,12 +605,41 @@ class LoadUnit(wiring.Component):
         assert COUNT_BITS >= LENGTH_BITS
         return m
 
-    def _decode(self, m: Module, request: LoadRequest, fill: OperandFill) -> None:
-        """The decoder of pages between the read engine and the operand memory."""
+    def _decode_weights(self, m: Module, descriptions: SyncFIFOBuffered, fill: OperandFill) -> wiring.PureInterface:
+        """The decoder of weights before the operand memory; returns the stream of words before both.
+
+        The current description says whether words are decoded. The decoder has no word of a command that is complete.
+        """
+        assert self.tiles is not None
+        m.submodules.weight_decoder = decoder = WeightDecoder(lanes=self.tiles.lanes)
+        words = stream.Signature(read_word_layout(self.word)).create(path=("load_words",))
+        description = data.View(ENCODED_FILL, descriptions.r_data)
+        run, sent, is_encoded = decoder.runs, Signal(), Signal()
+        m.d.comb += [
+            is_encoded.eq(descriptions.r_rdy & (Value.cast(description.encoding) != Encoding.BF16.value)),
+            run.valid.eq(is_encoded & ~sent & (description.fill.rows != 0) & (description.fill.beats != 0)),
+            Value.cast(run.payload.encoding).eq(Value.cast(description.encoding)),
+            run.payload.rows.eq(description.fill.rows),
+            run.payload.tiles.eq(description.fill.beats >> (self.tiles.lanes.bit_length() - 1)),
+            decoder.words.payload.eq(words.payload),
+            decoder.words.valid.eq(words.valid & is_encoded),
+            words.ready.eq(Mux(is_encoded, decoder.words.ready, fill.words.ready)),
+            fill.words.valid.eq(Mux(is_encoded, decoder.o.valid, words.valid)),
+            fill.words.payload.data.eq(Mux(is_encoded, decoder.o.payload.data, words.payload.data)),
+            decoder.o.ready.eq(fill.words.ready),
+        ]
+        with m.If(fill.complete):
+            m.d.sync += sent.eq(0)
+        with m.Elif(run.valid & run.ready):
+            m.d.sync += sent.eq(1)
+        return wiring.flipped(words)
+
+    def _decode(self, m: Module, request: LoadRequest, words: wiring.PureInterface) -> None:
+        """The decoder of pages after the read engine."""
         m.submodules.decoder = decoder = PageDecoder(self.layout, count_bits=LENGTH_BITS)
         m.submodules.runs = runs = SyncFIFOBuffered(width=decoder.run.size, depth=MAX_OPEN_RUNS)
         wiring.connect(m, wiring.flipped(self.words), decoder.words)
-        wiring.connect(m, decoder.o, fill.words)
+        wiring.connect(m, decoder.o, words)
         m.d.comb += [
             runs.w_data.eq(request.runs.payload),
             runs.w_en.eq(request.runs.valid),

@@ -24,6 +24,7 @@ from hw.core.retrieval.retrieval_unit import RetrievalUnit
 from hw.core.sequencer import PROGRAM_BITS, STATES, Sequencer, view
 from hw.core.vector.vector_unit import VectorUnit
 from hw.dre.kvmu.records import TABLE_BYTES
+from hw.weight_codec.tile_layout import TileLayout
 
 # Engines of the device port. The position is the AXI ID; the value is the fault source and the depth in words.
 READ_ENGINES = {
@@ -118,6 +119,7 @@ class Processor(wiring.Component):
             layout=kvmu.sizes.layout,
             kv_heads=config.kv_heads,
             max_pages=config.max_pages,
+            tiles=None if config.weight_bits == 16 else TileLayout(config.dpe_inputs),
         )
         self.copy_unit = CopyUnit(
             layout=kvmu.sizes.layout,

@@ -12,6 +12,7 @@ from typing import Any
 
 from golden.kvmu import Op
 from hw.core.isa import MAX_CORES, ExecUnit, SyncEvent
+from hw.weight_codec.tile_layout import Encoding
 
 PROCESSES, FRAME, VARIABLES = 4096, 96, 3  # frames; numbers of a frame; state, process, core, then the variables
 WHEEL = 256  # cycles ahead whose processes are in lists; those of later cycles are in a heap
@@ -163,6 +164,8 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "code_words": (), "max_step_tokens": (), "word_codes": (), "command_words": (), "word_commands": (), "stages": (),
     # encoded pages, 0 or 1; tokens of a block, words of its keys; units of a word, of a record, of the key of a token
     "encoded": (), "block_tokens": (), "key_block_words": (), "word_units": (), "record_units": (), "key_units": (),
+    # encoded weights, 0 or 1; by format, words of the header and of the codes of a tile
+    "decodes": (), "tile_headers": (len(Encoding),), "tile_codes": (len(Encoding),),
     # memories: whether the model is compiled, whether its first answer is final
     "is_native": (len(Side),), "is_final": (len(Side),),
     # ports, which cores share: next free cycle of requests and of written words, next wake-up, readers, waiting words

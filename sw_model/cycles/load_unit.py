@@ -31,17 +31,24 @@ def request_operands(k: Machine, c: int) -> Wait:
             rows = remaining(total, k.command[i, Load.BLOCK] * k.width, rows)
         if k.command[i, Load.LIMIT] == 2:
             beats = remaining((total + k.width - 1) // k.width, k.command[i, Load.BLOCK], beats)
-        yield from put(k, c, Queue.FILL, rows, beats, 0, 0)
+        encoding = 0
+        words = beats  # of a row in memory
+        if k.decodes and k.command[i, Load.LIMIT] == 3:
+            encoding = k.command[i, Load.BLOCK] & 3
+        if encoding:
+            words = beats // k.width * (k.tile_headers[encoding] + k.tile_codes[encoding])
+            beats = beats // k.width * k.width
+        yield from put(k, c, Queue.FILL, rows, beats, 0, encoding)
         yield 1
         if beats == 0:
             rows = 0
         if k.encoded:
             if rows:
-                yield from put(k, c, Queue.RUNS, 0, rows * beats, 0, 0)
+                yield from put(k, c, Queue.RUNS, 0, rows * words, 0, 0)
             yield 1
         for row in range(rows):
             yield from request(
-                k, c, Engine.READ_LOAD, k.command[i, Load.SOURCE] + row * k.command[i, Load.STRIDE], beats, 0
+                k, c, Engine.READ_LOAD, k.command[i, Load.SOURCE] + row * k.command[i, Load.STRIDE], words, 0
             )
             yield 1
         yield 1
@@ -154,6 +161,8 @@ def write_operands(k: Machine, c: int) -> Wait:
             yield 1
             if item(k, c, Queue.FILL, 2):
                 yield from transpose(k, c, rows, beats)
+            elif item(k, c, Queue.FILL, 3):
+                yield from decoded_words(k, c, rows * beats // k.width, item(k, c, Queue.FILL, 3))
             else:
                 yield from operand_words(k, c, rows * beats)
         pop(k, c, Queue.FILL)
@@ -175,6 +184,31 @@ def transpose(k: Machine, c: int, rows: int, beats: int) -> Wait:
         newest = max(k.now + 1, newest + 1) + k.width * beats - 1
         left -= count
     yield from until(k, newest)
+
+
+def decoded_words(k: Machine, c: int, tiles: int, encoding: int) -> Wait:
+    """Encoded tiles through the decoder of weights; ends in the cycle in which the last row is written."""
+    r = Engine.READ_LOAD
+    cycle = k.now - 1  # of the word before
+    free = 0  # cycle from which the next codes are accepted
+    if k.encoded:
+        yield from next_run(k, c)
+        cycle = max(cycle, k.now - 1)
+    header = k.tile_headers[encoding]
+    for _ in range(tiles):
+        for word in range(header + k.tile_codes[encoding]):
+            while k.words[c, r] == 0:
+                yield bell(c, Bell.WORD + r)
+            cycle = max(cycle + 1, k.word_at[c, r, k.word_head[c, r]])
+            if word >= header:
+                cycle = max(cycle, free)
+                free = cycle + k.width // k.tile_codes[encoding]
+            remove_word(k, c, r, cycle)
+    if k.encoded:
+        k.run_left[c] = 0
+        k.taken[c] = cycle
+        k.delivered[c] = cycle
+    yield from until(k, free + 1)
 
 
 def operand_words(k: Machine, c: int, count: int) -> Wait:

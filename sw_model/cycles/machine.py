@@ -27,6 +27,8 @@ from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
 from hw.lxe.vpe_lane import STAGES
+from hw.weight_codec.tile_layout import BF16_BITS, TileLayout
+from hw.weight_codec.tile_layout import ENCODED as ENCODED_WEIGHTS
 from sw_model.cycles import (
     copy_unit,
     kvmu,
@@ -138,6 +140,7 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
         "encoded": int(pages.is_encoded),
         "block_tokens": pages.block_tokens,
         **({name: getattr(pages, name) for name in ENCODED} if pages.is_encoded else {}),
+        "decodes": int(config.weight_bits != BF16_BITS),
         "max_step_tokens": config.max_step_tokens,
         "loads": dpe.loads,
         "engine_latency": dpe.latency,
@@ -159,6 +162,11 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
     }
     for name, value in numbers.items():
         m[place(name)] = value
+    if config.weight_bits != BF16_BITS:
+        tiles = TileLayout(config.dpe_inputs)
+        for encoding in ENCODED_WEIGHTS:
+            m[place("tile_headers", encoding)] = tiles.header_words(encoding)
+            m[place("tile_codes", encoding)] = tiles.code_words(encoding)
     for name, count in (("first", WHEEL), ("last", WHEEL)):
         m[place(name, 0) : place(name, 0) + count] = -1
     m[place("next", 0) : place("next", 0) + PROCESSES] = [*range(1, PROCESSES), -1]

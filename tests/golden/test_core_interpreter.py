@@ -10,6 +10,8 @@ from compiler.vector_programs import residual
 from golden import bf16, vector_kernels
 from golden.core_interpreter import CoreInterpreter
 from golden.dot import matmul, to_bf16
+from golden.weight_formats import FORMATS
+from tests.golden.weight_cases import exact_tile, matrix
 
 N = 4  # inputs
 WORD = 2 * N
@@ -42,6 +44,35 @@ def put(machine, address, data, side=0):
 def get(machine, address, like, side=0):
     data = machine.memories[side][address * WORD : address * WORD + like.nbytes]
     return np.frombuffer(bytes(data), like.dtype).reshape(like.shape)
+
+
+@pytest.mark.parametrize("weight_bits", [4, 16])
+@pytest.mark.parametrize("name", FORMATS)
+def test_load_of_encoded_weights(rng, name, weight_bits):
+    """Two rows of two tiles, one gap; the third word of `beats` is not a tile. Without a decoder they are words."""
+    form, memory = FORMATS[name], bytearray(1 << 12)
+    machine = CoreInterpreter([memory, bytearray(4)], inputs=N, weight_rows=8 * N, activation_rows=4, slots=SLOTS,
+                              vector_rows=16, head_words=2, weight_bits=weight_bits, programs={})  # fmt: skip
+    image = form.tiles(matrix(rng, form, 2 * N, 2 * N, 32 if name == "mxfp4" else N), N)
+    words, stride = 2 * form.tile_words(N), 2 * form.tile_words(N) + 3
+    for row, part in enumerate(image):
+        put(machine, 5 + row * stride, part)
+    fields = {"source": 5, "stride": stride, "rows": 2, "beats": 2 * N + N - 1, "target": 1, "step": 2 * N + 1,
+              "limit": 3, "block": form.number | 4}  # fmt: skip
+    if weight_bits == 4:
+        machine.execute(Command("LOAD", fields))
+        assert machine.reads["load"] == [(0, 5, words), (0, 5 + stride, words)]
+        for row, part in enumerate(image):
+            want = np.concatenate([exact_tile(form, tile, N) for tile in part])
+            np.testing.assert_array_equal(machine.weights[1 + row * (2 * N + 1) :][: 2 * N], want)
+        before = machine.weights.copy()
+        machine.execute(Command("LOAD", {**fields, "beats": N - 1, "source": 900}))  # no tile, no access
+        np.testing.assert_array_equal(machine.weights, before)
+        assert len(machine.reads["load"]) == 2
+    else:
+        machine.execute(Command("LOAD", {**fields, "beats": words, "step": words}))
+        stored = np.concatenate([np.frombuffer(part.tobytes(), "<u2") for part in image]).reshape(-1, N)
+        np.testing.assert_array_equal(machine.weights[1 : 1 + len(stored)], stored)
 
 
 @pytest.mark.parametrize("tiled", [0, 1])

@@ -45,6 +45,7 @@ CHANGES = {
     "cluster_bits": (12, "hcu"),
     "count_bits": (12, "hcu"),
     "kv_bits": (4, "kvmu"),
+    "weight_bits": (4, "core"),
 }
 
 

@@ -156,6 +156,23 @@ def test_random_loads_and_gathers(rng, n):
     assert messages == {"", "row"}
 
 
+@pytest.mark.parametrize("n", [4, 16, 64])
+def test_loads_of_encoded_weights(rng, n):
+    """Any bits as tiles of all formats; rows of tiles and of fewer words than a tile, also outside the memory."""
+    machines, messages = pair(rng, n, weight_bits=4), set()
+    for _ in range(100):
+        tiled, rows = int(rng.integers(2)), int(rng.integers(5))
+        fields = {"source": int(rng.integers(WORDS)), "stride": int(rng.integers(300)), "rows": rows, "tiled": tiled,
+                  "beats": int(rng.integers(3 * n)), "target": int(rng.integers(3 * n)),
+                  "step": int(rng.integers(3 * n)), "activations": int(rng.integers(2)), "limit": 3,
+                  "block": int(rng.integers(8))}  # fmt: skip
+        if fields["source"] + rows * 300 + 3 * n > WORDS and rng.random() < 0.9:
+            fields["source"] %= max(1, WORDS - rows * 300 - 3 * n)
+        messages.add(machines.execute(Command("LOAD", fields))[:12])
+        machines.check(fields)
+    assert "" in messages and len(messages) > 1
+
+
 def test_addresses_outside_memory(rng):
     """LOAD and GATHER fail as on the golden interpreter; results beyond the end of a bytearray extend it."""
     n = 4

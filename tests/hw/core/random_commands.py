@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from itertools import product
 
+import numpy as np
+
 from compiler.memory import page_layout
 from golden import bf16
 from golden.bf16 import FP32
 from golden.core_interpreter import LENGTHS, NUMBERS, CoreInterpreter
 from golden.decoder_layer import StepResult
+from golden.weight_formats import FORMATS
 from hw.axi.ports import BOUNDARY
 from hw.core.isa import Command, Destination, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
@@ -43,7 +46,7 @@ class Author:
             inputs=self.n, weight_rows=memory.weight_rows, activation_rows=memory.activation_rows,
             slots=c.dpe_accumulators,
             vector_rows=c.vpe_rows, head_words=c.head_dim // self.n, align_bits=c.align_bits, programs=self.programs,
-            layout=page_layout(c),
+            layout=page_layout(c), weight_bits=c.weight_bits,
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
@@ -124,7 +127,38 @@ class Author:
         return [Command("COPY", {"source": source, "target": target, "words": words, "from_host": sides[0],
                                  "to_host": sides[1]})]  # fmt: skip
 
+    def encoded_load(self) -> list[Command]:
+        """LOAD of encoded tiles: weights that are quantised, or random bits; `beats` can exceed whole tiles."""
+        form = FORMATS[str(self.rng.choice(list(FORMATS)))]
+        activations, tiled = int(self.flip()), int(self.flip())
+        capacity, n = self.activations if activations else self.tiles * self.n, self.n
+        while True:
+            rows, tiles = self.any(1, 4), self.any(1, 3)
+            beats = tiles * n
+            if rows * beats > min(self.work(), capacity):
+                continue
+            to, step = self.number(0, capacity - 1), self.number(0, 2 * beats)
+            at = [to + r // n * n * beats + n * b + r % n if tiled else to + r * step + b
+                  for r in range(rows) for b in range(beats)]  # fmt: skip
+            if max(at) < capacity:
+                break
+        words = tiles * form.tile_words(n)
+        source, stride = self.rows(rows, words)
+        for row in range(rows):
+            image = self.rng.integers(0, 256, 2 * n * words).astype(np.uint8)
+            if self.flip(0.8):
+                weights = bf16.encode(self.rng.standard_normal((n, beats)))
+                image = form.tiles(form.quantise(weights, form.largest_group or n), n)
+            first = 2 * n * (source + row * stride)
+            self.machine.memories[0][first : first + 2 * n * words] = image.tobytes()
+        fields = {"source": source, "stride": stride, "rows": rows, "beats": beats + self.number(0, n - 1),
+                  "target": to, "step": step, "activations": activations, "tiled": tiled, "limit": 3,
+                  "block": self.any(0, 14) << 2 | form.number}  # fmt: skip
+        return [Command("LOAD", fields)]
+
     def load(self) -> list[Command]:
+        if self.machine.formats and self.flip():
+            return self.encoded_load()
         activations, tiled, vary = int(self.flip()), int(self.flip()), self.number(0, 2)
         capacity, work = self.activations if activations else self.tiles * self.n, self.work()
         while True:

@@ -61,6 +61,18 @@ def test_random_commands_with_encoded_pages(rng, seed):
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("kv_bits", [16, 4])
+def test_random_commands_with_encoded_weights(kv_bits, rng, seed):
+    """LOAD decodes tiles of all formats between other commands, also of quantised pages; some have no work."""
+    run(4, 400, False, rng, seed, weight_bits=4, kv_bits=kv_bits)
+
+
+@pytest.mark.heavy
+def test_random_commands_with_encoded_weights_at_once(rng, seed):
+    run(4, 120, True, rng, seed, weight_bits=4)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("preset, resident", [("tiny", 4), ("small", 16)])
 def test_steps_with_encoded_pages(preset, resident, rng, seed):
     """Steps of a layer whose pages leave device memory and come back, under random pauses."""
