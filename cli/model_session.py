@@ -14,7 +14,7 @@ import numpy as np
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
 from compiler.policies import Policy
-from compiler.runtime import Limits, Machine, Session, compile_model
+from compiler.runtime import BF16_WEIGHTS, Limits, Machine, Session, compile_model
 from compiler.tokenizer import TextTokenizer
 from hw.config import Config
 from sim.bench.core_run import BASES
@@ -45,10 +45,13 @@ class Model:
         system: str = "",
         *,
         cores: int = 1,
+        weights: str = BF16_WEIGHTS,
     ):
         self.checkpoint = Checkpoint(folder)
         self.config = policy.core(config).replace(kv_heads=self.checkpoint.spec.text.kv_heads)
-        self.limits, self.policy, self.cores = limits, policy, cores
+        if weights != BF16_WEIGHTS:
+            self.config = self.config.replace(weight_bits=4)
+        self.limits, self.policy, self.cores, self.weights = limits, policy, cores, weights
         self.system = load_system(system) if system else None
         self.clock: CycleClock | None = None
         if self.system is not None:
@@ -64,7 +67,13 @@ class Model:
     def load(self, progress: Progress) -> Machine:
         """Compile the model and load its weights into the memory of a machine."""
         machine = compile_model(
-            self.checkpoint, self.config, self.limits, self.policy, cores=self.cores, progress=progress
+            self.checkpoint,
+            self.config,
+            self.limits,
+            self.policy,
+            cores=self.cores,
+            weights=self.weights,
+            progress=progress,
         )
         self.clock = CycleClock(machine, self.system) if self.system is not None else None
         return machine

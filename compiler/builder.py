@@ -131,13 +131,23 @@ class Operands:
         self.readers: dict[tuple[str, int], CommandRef | None] = {}  # last command that reads each half
         self.next_half = {"weights": 0, "activations": 0}
 
-    def weights(self, name: str, fields: Mapping[str, int], after: Iterable[CommandRef] = ()) -> "LoadedOperands":
-        """Append a LOAD or GATHER into the weight half that is not in use."""
+    def weights(
+        self,
+        name: str,
+        fields: Mapping[str, int],
+        after: Iterable[CommandRef] = (),
+        more: Iterable[Mapping[str, int]] = (),
+    ) -> "LoadedOperands":
+        """Append a LOAD or GATHER into the weight half that is not in use.
+
+        `more` : fields of further LOADs into this half; their `target` counts from its first row
+        """
         half = self._next("weights")
         row = half * self.weight_rows
-        command = self.builder.add(
-            name, {**fields, "target": row}, after=after, over=[self.readers.get(("weights", half))]
-        )
+        over = [self.readers.get(("weights", half))]
+        command = self.builder.add(name, {**fields, "target": row}, after=after, over=over)
+        for each in more:
+            command = self.builder.add("LOAD", {**each, "target": row + each["target"]}, after=after, over=over)
         return LoadedOperands(command, row, (("weights", half),))
 
     def activations(

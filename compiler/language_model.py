@@ -25,6 +25,7 @@ from golden import bf16
 from golden.bf16 import FP32
 from golden.decoder_layer import pad_heads
 from golden.hashing import hyperplanes
+from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.isa import COUNT, Command, Destination
 
@@ -80,6 +81,7 @@ class LanguageModelCompiler:
     region : device memory for the model ; contexts : state of every layer, of the first stream
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     policy : what the layers do with their tokens
+    form : format of the stored weights of the layers' projections; None: BF16
 
     Attributes
     ----------
@@ -105,6 +107,7 @@ class LanguageModelCompiler:
         tokens: int,
         keys: int,
         policy: Policy,
+        form: WeightFormat | None = None,
     ):
         if spec.kv_heads != config.kv_heads:
             raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
@@ -120,7 +123,7 @@ class LanguageModelCompiler:
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
         kind = WindowLayer if policy.windows else LayerCompiler
-        first = kind(config, sizes, region, contexts[0], policy)
+        first = kind(config, sizes, region, contexts[0], policy, form)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
         self.x, self.cosines, self.words = first.x, first.cosines, first.x_words

@@ -18,7 +18,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
-from compiler.memory import Region, block_words, row_words, tiles
+from compiler.memory import Region, block_words, encoded_tiles, row_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
@@ -27,6 +27,7 @@ from compiler.two_stage import NO_CLUSTERS, ClusterTables
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
 from golden.quickvideo import kept_count
+from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
 
@@ -92,6 +93,7 @@ class LayerCompiler:
     config : configuration of the core ; sizes : sizes of the layer
     region : device memory for the layer ; context : state of the layer that its programs use
     policy : what the layer does with its tokens
+    form : format of the stored weights of the projections; None: BF16
 
     Attributes
     ----------
@@ -117,11 +119,14 @@ class LayerCompiler:
     region: Region
     context: Context
     policy: Policy = field(default_factory=ResvPolicy)
+    form: WeightFormat | None = None
     attention_kind: ClassVar[type[RetrievalAttention]] = RetrievalAttention
 
     def __post_init__(self) -> None:
         c, s = self.config, self.sizes
         self.table = self.policy.table(c)
+        if self.form is not None and c.weight_bits != 4:
+            raise ValueError(f"weight_bits must be 4 for weights in {self.form.name}, got {c.weight_bits}")
         self.products, self.vectors = Products(c), VectorCode(c, self.region)
         self.width = n = self.products.width
         self.rows = self.products.rows
@@ -200,11 +205,18 @@ class LayerCompiler:
             "o": (self.x_words, self.q), "gate": (self.ffn, self.x_words), "up": (self.ffn, self.x_words),
             "down": (self.x_words, self.ffn), **({"planes": (self.hashes, self.kv)} if self.table.hashes else {}),
         }  # fmt: skip
-        self.matrices = {
-            name: Matrix(self.region.allocate(m_blocks * block_words(k_blocks, self.width)), m_blocks, k_blocks)
-            for name, (m_blocks, k_blocks) in shapes.items()
-        }
+        self.matrices = {name: self._allocate_matrix(name, *shape) for name, shape in shapes.items()}
         self.norms = [self.region.allocate(self.x_words) for _ in range(2)]
+
+    def _allocate_matrix(self, name: str, m_blocks: int, k_blocks: int) -> Matrix:
+        """Memory of a matrix; the hyperplanes and the biases are BF16."""
+        n, form, allocate = self.width, None if name == "planes" else self.form, self.region.allocate
+        if form is None:
+            return Matrix(allocate(m_blocks * block_words(k_blocks, n)), m_blocks, k_blocks)
+        has_bias = self.sizes.qkv_bias and name in ("q", "k", "v")
+        address = allocate(m_blocks * block_words(k_blocks - has_bias, n, form))
+        bias = allocate(m_blocks * block_words(1, n)) if has_bias else None
+        return Matrix(address, m_blocks, k_blocks, form=form, bias=bias)
 
     @property
     def prefetches(self) -> bool:
@@ -475,7 +487,11 @@ class LayerCompiler:
                 stored = stored.reshape(-1, c.head_dim, stored.shape[1])[:, order].reshape(stored.shape)
             if name == "planes":
                 stored = stored.reshape(len(stored), -1, c.head_dim)[:, :, order].reshape(stored.shape)
-            images[self.matrices[name].address] = tiles(stored, n)
+            target = self.matrices[name]
+            if target.bias is not None:
+                images[target.bias] = tiles(stored[:, -n:], n)
+                stored = stored[:, :-n]
+            images[target.address] = tiles(stored, n) if target.form is None else encoded_tiles(stored, n, target.form)
         images |= {address: norm.tobytes() for address, norm in zip(self.norms, norms, strict=True)}
         if self.sizes.qkv_bias:
             images[self.one] = one(n).tobytes()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.page_layout import PageLayout
+from golden.weight_formats import WeightFormat
 from hw.config import Config
 
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
@@ -39,10 +40,23 @@ def page_layout(config: Config) -> PageLayout:
     return PageLayout(config.head_dim, config.page_tokens, config.dpe_inputs, config.kv_bits)
 
 
-def block_words(k_blocks: int, width: int) -> int:
-    """Words from one result block of a matrix to the next: its tiles; multiples of `INTERLEAVE_BYTES` have a gap."""
-    words, word_bytes = k_blocks * width, 2 * width
+def block_words(k_blocks: int, width: int, form: WeightFormat | None = None) -> int:
+    """Words from one result block of a matrix to the next: its tiles; multiples of `INTERLEAVE_BYTES` have a gap.
+
+    `form` : format of the tiles; None: BF16
+    """
+    words, word_bytes = k_blocks * (form.tile_words(width) if form else width), 2 * width
     return words if words * word_bytes % INTERLEAVE_BYTES else words + GAP_BYTES // word_bytes
+
+
+def encoded_tiles(matrix: np.ndarray, width: int, form: WeightFormat) -> bytes:
+    """Memory image of a matrix of BF16 codes, uint16 (M, K), quantised in a format. K is a multiple of `width`.
+
+    The order of the tiles is that of `tiles`.
+    """
+    blocks = form.tiles(form.quantise(matrix), width)
+    gap = block_words(blocks.shape[1], width, form) * 2 * width - blocks[0].size
+    return np.pad(blocks.reshape(len(blocks), -1), ((0, 0), (0, gap))).tobytes()
 
 
 def row_words(words: int, width: int) -> int:

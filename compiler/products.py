@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
 from compiler.memory import block_words
+from golden.weight_formats import WeightFormat
 from hw.config import Config
+from hw.core.load_unit import LengthLimit
 from hw.lxe.operand_memory import OperandMemory
 
 MAX_VECTORS = 255  # activation vectors of a MULTIPLY
@@ -20,12 +22,16 @@ class Matrix:
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
     stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
+    form : format of the tiles; None: BF16
+    bias : with a format, word address of BF16 tiles that are the last input block; None: there are none
     """
 
     address: int
     m_blocks: int
     k_blocks: int
     stride: int = 0
+    form: WeightFormat | None = None
+    bias: int | None = None
 
 
 class Products:
@@ -96,6 +102,9 @@ class Products:
                 source = matrix.address + step.m * n * matrix.stride + step.k
                 fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
                 return p.weights("LOAD", {"source": source, **fields}, after)
+            if matrix.form is not None:
+                first, *more = self._encoded_loads(matrix, matrix.form, step)
+                return p.weights("LOAD", first, after, more)
             block, beats = block_words(k_blocks, n), step.inputs * n
             source = matrix.address + step.m * block + step.k * n
             rows = {"rows": step.results, "stride": block, "beats": beats, "step": beats}
@@ -126,6 +135,24 @@ class Products:
                 weights[at], loaded, n,
             )]  # fmt: skip
         return product
+
+    def _encoded_loads(self, matrix: Matrix, form: WeightFormat, step: Product) -> list[dict[str, int]]:
+        """Fields of the LOADs of the encoded tiles of a step, and of the tiles of the bias if the step has them."""
+        n, encoded = self.width, matrix.k_blocks - (matrix.bias is not None)
+        block, beats = block_words(encoded, n, form), step.inputs * n
+        tiles, loads = min(step.k + step.inputs, encoded) - step.k, list[dict[str, int]]()
+        if tiles:
+            source = matrix.address + step.m * block + step.k * form.tile_words(n)
+            rows = {"rows": step.results, "stride": block, "beats": tiles * n, "step": beats}
+            if tiles == step.inputs and tiles * form.tile_words(n) == block:  # the tiles are contiguous
+                rows = {"rows": 1, "beats": step.results * beats}
+            loads.append({"source": source, **rows, "limit": LengthLimit.ENCODED, "block": form.number, "target": 0})
+        if tiles < step.inputs:
+            assert matrix.bias is not None
+            stride = block_words(1, n)
+            rows = {"rows": step.results, "stride": stride, "beats": n, "step": beats}
+            loads.append({"source": matrix.bias + step.m * stride, **rows, "target": tiles * n})
+        return loads
 
     def plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:
         """MULTIPLY commands of these result blocks, in order; the input blocks of a result block follow each other."""

@@ -47,6 +47,7 @@ from golden.selection import ONE as BF16_ONE
 from golden.store import Store, create_context, create_store, delete_context, share_pages, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from golden.store.lists import free_all_frames
+from golden.weight_formats import FORMATS
 from hw.config import Config
 from hw.core.isa import MAX_CORES
 from util import checks
@@ -54,6 +55,8 @@ from util.progress import Progress, no_progress
 
 DEFAULT_TOKENS, DEFAULT_STEP = 2048, 64
 MAX_WORDS = 1 << 32  # of a device memory
+BF16_WEIGHTS = "bf16"
+WEIGHTS = (BF16_WEIGHTS, *FORMATS)  # formats of the stored weights of the projections
 Placement = tuple[np.ndarray, Positions]  # positions of the tokens of a step, and those after it
 
 
@@ -114,7 +117,9 @@ class Machine:
         interpreter: type[CoreInterpreter],
         progress: Progress,
         cores: int,
+        weights: str = BF16_WEIGHTS,
     ):
+        form = None if weights == BF16_WEIGHTS else FORMATS[checks.one_of("weights", weights, WEIGHTS)]
         self.shares = [Share(k, checks.integer("cores", cores, 1, MAX_CORES)) for k in range(cores)]
         text = checkpoint.spec.text
         limits = replace(limits, tokens=limits.tokens or min(DEFAULT_TOKENS, text.max_positions))
@@ -177,7 +182,7 @@ class Machine:
             ]  # fmt: skip
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
-                keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy,
+                keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy, form=form,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = None
@@ -243,6 +248,8 @@ class Machine:
             use = (*use, policy)
         if config.kv_bits != 16:
             use = (*use, config.kv_bits)
+        if form is not None:
+            use = (*use, form.name)
         for each in use:  # contexts of another use of the tables, or of another branch, cannot continue
             self._model = zlib.crc32(repr(each).encode(), self._model) or 1
 
@@ -650,16 +657,21 @@ def compile_model(
     policy: Policy | None = None,
     *,
     cores: int = 1,
+    weights: str = BF16_WEIGHTS,
     interpreter: type[CoreInterpreter] = FastInterpreter,
     progress: Progress = no_progress,
 ) -> Machine:
     """Compile a checkpoint and load it into the memory of `cores` cores. Results do not depend on the number of cores.
 
     `policy` : which past tokens the layers attend to; None: ReSV with all clusters
+    `weights` : format of the stored weights of the projections, one of `WEIGHTS`; others than BF16 need a core with
+    `weight_bits` = 4
 
     Raises ValueError when a size does not fit the core, or the model does not fit the memory.
     """
-    return Machine(checkpoint, config, limits or Limits(), policy or ResvPolicy(), interpreter, progress, cores)
+    return Machine(
+        checkpoint, config, limits or Limits(), policy or ResvPolicy(), interpreter, progress, cores, weights
+    )
 
 
 def _check_shared(limits: Limits, config: Config, policy: Policy) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compiler.sampling import Sampling
 
 BACKENDS = ("golden", "cycles", "rtl")
+WEIGHTS = ("bf16", "mxfp4", "int4", "fp8")  # those of `compiler.runtime`, which takes time to import
 PREFETCH = ("same_layer", "next_layer")  # as in `golden.resv`; NumPy is not imported before a command runs
 UNFINISHED = "\ufffd"  # a token can end inside a character
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     )  # fmt: skip
     policy, sampling = load_policy(args.policy, options(args)), sampling_of(args)
     system = "" if args.backend == "golden" else args.system
-    model = Model(args.model, configuration(args), limits, policy, system, cores=args.cores)
+    model = Model(args.model, configuration(args), limits, policy, system, cores=args.cores, weights=args.weights)
     pictures = None
     if args.video is not None:
         model.require_vision()
@@ -296,6 +297,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--cores", type=int, default=1, metavar="N",
         help="cores that work on each step, 1 to 64; results have the same bits for any number (default 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weights", choices=WEIGHTS, default=WEIGHTS[0],
+        help="format in which the projections of the layers are stored; BF16 weights are rounded to the nearest "
+        f"(default {WEIGHTS[0]})",
     )  # fmt: skip
     parser.add_argument("--session", type=Path, metavar="FILE", help="resume this session if it exists, and save it")
     parser.add_argument(
