@@ -20,6 +20,8 @@ class Assumptions:
                           to the weights, the data that the policy always keeps there, and the fetched KV of two layers.
     kv_bits               bits of one stored element of the KV cache, headers included: 16 is BF16, 4.5 the format of
                           the KV codec at `paper`. Policy `oaken` has a format of its own.
+    weight_bits           bits of one weight of the projections of the decoder layers, scales included: 16 is BF16; the
+                          formats of the weight decoder have 4.25 (MXFP4), 4.5 (INT4) and 8.5 (FP8) at `paper`.
     retained_hit          share of the selected older KV that is still in device memory from the step before. 0.31 is
                           the mean overlap of the ReSV selections of consecutive frames on the synthetic stream (golden
                           model, 46 frames of two seeds between 4.5K and 10K tokens; 0.17 to 0.43). 0: every fetched
@@ -35,6 +37,7 @@ class Assumptions:
     resident_tokens: int = 4096
     residency: str = "recent"
     kv_bits: float = 16.0
+    weight_bits: float = 16.0
     retained_hit: float = 0.31
     idle_share: float = 0.255
     chunks: int = 4
@@ -45,7 +48,8 @@ class Assumptions:
                 checks.real(name, getattr(self, name), 0, 1)
             checks.integer("resident_tokens", self.resident_tokens, 0)
             checks.one_of("residency", self.residency, RESIDENCIES)
-            checks.real("kv_bits", self.kv_bits, 1, 16)
+            for name in ("kv_bits", "weight_bits"):
+                checks.real(name, getattr(self, name), 1, 16)
             checks.integer("chunks", self.chunks, 1)
         except TypeError as error:
             raise ValueError(str(error)) from None

@@ -109,18 +109,20 @@ def load_bytes_per_s(
     )  # fmt: skip
 
 
-def weights_s(system: System, vectors: int, inputs: int, matrices: tuple[int, ...]) -> float:
+def weights_s(
+    system: System, vectors: int, inputs: int, matrices: tuple[int, ...], weight_bytes: float = BF16_BYTES
+) -> float:
     """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, one after the other.
 
     It is that of the weights; the results are written meanwhile, to rows as long as those of the inputs. A core has
-    whole blocks of rows. When the cores with fewer blocks are done, the others read alone.
+    whole blocks of rows. When the cores with fewer blocks are done, the others read alone. `weight_bytes` : of a weight
     """
     assert system.core
     count, seconds = system.core.config.cores, 0.0
     for outputs in matrices:
         blocks = ceil(outputs / system.core.config.dpe_inputs)
-        written = 4 * vectors / (BF16_BYTES * inputs + 4 * vectors)
-        block_bytes = (BF16_BYTES * inputs + 4 * vectors) * outputs / blocks
+        written = 4 * vectors / (weight_bytes * inputs + 4 * vectors)
+        block_bytes = (weight_bytes * inputs + 4 * vectors) * outputs / blocks
         least, rest = divmod(blocks, count)
         longer = tuple(n for n in range(count) if len(Share(n, count).part(blocks)) > least)
         for number, cores in ((least * count, None), (rest, longer)):

@@ -83,6 +83,7 @@ class Graph:
         self.first = work.first_layer
         self.hertz = system.core.clock_mhz * 1e6 if system.core else 0.0
         self.chunks = rates.assume.chunks
+        self.projection_bytes = rates.assume.weight_bits / 8  # of a weight of a projection
         self.tasks: list[Task] = []
         self.flops: dict[str, float] = defaultdict(float)
         self.fetched: list[int] = []  # transfers over the link, in order
@@ -143,11 +144,19 @@ class Graph:
 
     # -- groups of tasks ---------------------------------------------------------------------------------
     def linear(
-        self, stage: str, vectors: int, inputs: int, matrices: tuple[int, ...], after: int, layer: int, use: str
+        self,
+        stage: str,
+        vectors: int,
+        inputs: int,
+        matrices: tuple[int, ...],
+        after: int,
+        layer: int,
+        use: str,
+        weight_bytes: float = BF16_BYTES,
     ) -> int:
         """Products with weights that stream from device memory in pieces, from the time when their inputs exist.
 
-        `matrices` : outputs of each
+        `matrices` : outputs of each ; `weight_bytes` : of a weight in memory
 
         The operand memory of an accelerator holds 1 MB of the next weights, less than a percent of a layer, so that
         nothing is read ahead. While weights are loaded, the steps of the product whose weights are complete are
@@ -156,13 +165,14 @@ class Graph:
         products.
         """
         outputs, rate = sum(matrices), self.rates.dram_stream
-        total, done, last = 2 * inputs * outputs, 0, after
+        total, done, last = round(weight_bytes * inputs * outputs), 0, after
         results = 0  # bytes of FP32 that an accelerator writes to device memory
         behind = 1.0  # share of a piece of the product that follows its load
         if self.system.core:
             loads, results = product_loads(vectors, inputs, outputs, self.system.core), 4 * vectors * outputs
             block = ceil(vectors / loads.weights)
-            total, once = round(total * loads.weights), weights_s(self.system, block, inputs, matrices)
+            total = round(total * loads.weights)
+            once = weights_s(self.system, block, inputs, matrices, weight_bytes)
             rate = (total + results) / (loads.weights * once)
             last, behind = (
                 self.dram("activations", loads.activations, [after], layer),
@@ -269,7 +279,7 @@ class Graph:
 
         words = core.config.cores * READ_ENGINES["load"][1] * word_bytes(core)
         busy = max(quiet(nbytes), words / rates.dram_stream * self.hertz)
-        weights = BF16_BYTES * (model.attn_params + model.ffn_params) / rates.dram_stream * self.hertz
+        weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream * self.hertz
         fetch_s = rates.fetch_bytes / min(rates.link, rates.storage or rates.link)
         alone = self.select_cycles(quiet(word_bytes(core))) + fetch_s * self.hertz
         if self.work.threshold_rows:
@@ -446,7 +456,8 @@ class Graph:
         """The entire step: vision tower, decoder layers with retrieval, output head."""
         model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
         width = model.q_heads * model.head_dim
-        kv_width = 2 * model.key_dim
+        kv_width, weight_bytes = 2 * model.key_dim, self.projection_bytes
+        qkv = (model.key_dim, model.key_dim, width)
         x = self.vision()
         overlaps = not self.blocking
         ready = self.fetch(0, x) if work.schedule == "ahead" and overlaps else -1
@@ -455,7 +466,7 @@ class Graph:
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
             h = self.vector("vector", t * model.hidden, "norm", [x], layer, t)
-            h = self.linear("weights", t, model.hidden, (model.key_dim, model.key_dim, width), h, layer, "weights")
+            h = self.linear("weights", t, model.hidden, qkv, h, layer, "weights", weight_bytes)
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
             following = -1
             if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
@@ -478,12 +489,12 @@ class Graph:
             if self.system.core:
                 held.append(scored)
             h = self.attention(layer, query, (ready, x), weights, held)
-            h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights")
+            h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.hidden, "add", [h], layer, t)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer, t)
-            h = self.linear("weights", t, model.hidden, (2 * model.ffn,), h, layer, "weights")
+            h = self.linear("weights", t, model.hidden, (2 * model.ffn,), h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer)
-            h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights")
+            h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights", weight_bytes)
             x = self.vector("vector", t * model.hidden, "add", [h], layer, t)
             ready = following
         x = self.vector("vector", t * model.hidden, "norm", [x], layers)

@@ -44,14 +44,16 @@ def resident_tokens(
     step = Step(phase.new_tokens, phase.kv_tokens, phase.stage, model, batch, ratio, 0, assume.kv_bits, system.kind)
     work = policy.account(step)
     always = work.weight_bytes + work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
-    used = weight_bytes(model) + model.layers * always + 2 * work.fetch_bytes
+    used = weight_bytes(model, assume) + model.layers * always + 2 * work.fetch_bytes
     free = system.device_memory.capacity_gb * 1e9 - used
     return max(0, floor(free / (batch * model.kv_bytes_per_token)))
 
 
-def weight_bytes(model: Model) -> int:
+def weight_bytes(model: Model, assume: Assumptions) -> int:
     """Bytes of the weights of the language model and of its vision tower in device memory."""
-    return BF16_BYTES * (model.params + model.vision.params)
+    projections = model.layers * (model.attn_params + model.ffn_params)
+    others = model.params + model.vision.params - projections
+    return ceil(projections * assume.weight_bits / 8) + BF16_BYTES * others
 
 
 def scheduled_phase(
@@ -141,7 +143,7 @@ def run(
         # attended KV that is not fetched is resident for every layer; fetched KV takes the buffers of two layers
         resident_bytes = max(0.0, work.attend_read_bytes - work.fetch_bytes)
         cache_bytes = max(cache_bytes, resident_bytes * model.layers + 2 * work.fetch_bytes)
-    memory_bytes = ceil(weight_bytes(model) + cache_bytes)
+    memory_bytes = ceil(weight_bytes(model, assume) + cache_bytes)
     return Result(
         system=system.name,
         policy=chosen.name,

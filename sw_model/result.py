@@ -93,6 +93,7 @@ def facts_of(system: System, scheduled: ScheduledPhase, ratio: float | None, res
         Fact("KV over the link per layer", rates.fetch_bytes, "B", "computed", "ratio, context, residency"),
         Fact("resident tokens", resident, "", *resident_origin),
         Fact("bits of a KV element", assume.kv_bits, "", "assumed", "16: BF16"),
+        Fact("bits of a weight", assume.weight_bits, "", "assumed", "projections of the decoder layers; 16: BF16"),
         Fact("resident hits among older KV", assume.retained_hit, "", "measured on golden", "not in the paper"),
     ]
     if core and work.threshold_rows:

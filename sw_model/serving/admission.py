@@ -17,11 +17,10 @@ from math import ceil, floor
 
 import numpy as np
 
-from sw_model.model import retained_share
+from sw_model.model import retained_share, weight_bytes
 from sw_model.serving.arrivals import Arrivals
 from sw_model.serving.parameters import FRAME, KINDS, Serving
 from sw_model.serving.step_times import StepTimes
-from sw_model.workloads import BF16_BYTES
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Pool:
         """Weights, and the buffers for the fetch of two layers of a batch."""
         model, batch = self.times.model, min(self.batch, streams)
         fetch = max(self.times.work(kind, self.context, batch).fetch_bytes for kind in range(len(KINDS)))
-        return ceil(BF16_BYTES * (model.params + model.vision.params) + 2 * fetch)
+        return ceil(weight_bytes(model, self.times.assume) + 2 * fetch)
 
     def resident_tokens(self, streams: int) -> int:
         """Resident tokens of each of `streams` streams; negative if not even the other data fits."""

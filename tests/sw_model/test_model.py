@@ -68,6 +68,19 @@ def test_weight_streaming_bounds_a_token():
     assert floor < token.total_s < 1.06 * floor
 
 
+def test_weights_in_four_bits():
+    """A token reads fewer bytes of its projections; the output head and everything else are unchanged."""
+    system, load = load_system("vrex8"), workloads.text(1000)
+    plain, packed = (run(system, "resv", load, assume=Assumptions(weight_bits=bits)) for bits in (16, 4.5))
+    projections = 32 * (LLAMA3_8B.attn_params + LLAMA3_8B.ffn_params)
+    saved = projections * (16 - 4.5) / 8
+    assert plain.bytes_moved["DRAM"] - packed.bytes_moved["DRAM"] == pytest.approx(saved, rel=1e-3)
+    assert plain.memory_bytes - packed.memory_bytes == pytest.approx(saved, rel=1e-3)
+    assert plain.total_s - packed.total_s == pytest.approx(saved / 204.8e9, rel=0.2)
+    with pytest.raises(ValueError, match="weight_bits must be finite and between 1 and 16, got 0"):
+        Assumptions(weight_bits=0)
+
+
 def test_link_bounds_flexgen():
     r = run(load_system("vrex8"), "full", workloads.frame(40000))
     assert 40000 * 131072 / 4e9 < r.total_s < 1.05 * 40000 * 131072 / 4e9
