@@ -34,7 +34,11 @@ def text(signal: Any) -> str:
 
 def number(signal: Any) -> int:
     """Value of a signal; raises `ValueError` if a bit is unknown."""
-    return int(text(signal), 2)
+    bits = text(signal)
+    try:
+        return int(bits, 2)
+    except ValueError:
+        raise ValueError(f"bits of {signal._path} must be 0 or 1, got {bits}") from None
 
 
 def start_clock(dut: Any) -> None:
