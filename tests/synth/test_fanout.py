@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from amaranth import Cat, Module, Signal
+from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,6 +17,7 @@ from synth.gates import sources
 from synth.library.reader import Library
 from synth.netlist import CLOCK, Netlist
 from synth.timing.static_timing import timing
+from tests.synth.shared_ports import SharedPorts
 
 WIDTH = 300
 
@@ -158,24 +159,9 @@ def test_smaller_groups_take_smaller_buffers(predictive):
     assert max(map(size, groups)) <= min(map(size, groups)) + 2 * 3.0
 
 
-class Shared(wiring.Component):
-    """Outputs that are inputs, equal to each other, or constant."""
-
-    a: In(2)
-    copy: Out(2)
-    first: Out(1)
-    second: Out(3)
-
-    def elaborate(self, platform):
-        m = Module()
-        m.d.sync += self.first.eq(self.a[0] ^ self.a[1])
-        m.d.comb += [self.copy.eq(self.a), self.second.eq(Cat(self.first, 1, self.first))]
-        return m
-
-
 def test_isolated_ports(predictive):
     """No net has two ports, the netlist is proved, and its paths go through the buffers."""
-    text = emit.to_rtlil(Shared(), "shared")
+    text = emit.to_rtlil(SharedPorts(2), "shared")
     plain, design = (
         area_of_rtlil(text, "shared", predictive, point="balanced", isolated=isolated) for isolated in (False, True)
     )
@@ -194,4 +180,4 @@ def test_isolated_ports_need_a_buffer(predictive):
     library = Library([("plain.lib", text)], "user")
     assert not library.buffers
     with pytest.raises(ValueError, match=r"library .* must have a buffer for two ports on one net, got none"):
-        area_of_rtlil(emit.to_rtlil(Shared(), "shared"), "shared", library, isolated=True)
+        area_of_rtlil(emit.to_rtlil(SharedPorts(2), "shared"), "shared", library, isolated=True)

@@ -4,15 +4,13 @@ import json
 import shutil
 
 import pytest
-from amaranth import Cat, Module
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
 
 from hw import emit
 from hw.config import Config
 from hw.yosys import ToolError
 from synth.layout import flow, opensta, placement, report, routing, tools
 from synth.library.reader import Library, choose
+from tests.synth.shared_ports import SharedPorts
 
 TINY = Config.preset("tiny")
 installed = pytest.mark.skipif(bool(tools.missing()), reason="layout tools are not installed")
@@ -80,28 +78,15 @@ def test_a_routed_module(tmp_path, monkeypatch):
     assert json.loads((page.parent / "layout.json").read_text())["unit"] == "wtu.reporter.list"
 
 
-class Shared(wiring.Component):
-    """Outputs that are inputs or equal to each other, and more pins than cells."""
-
-    a: In(12)
-    copy: Out(12)
-    first: Out(1)
-    second: Out(2)
-
-    def elaborate(self, platform):
-        m = Module()
-        m.d.sync += self.first.eq(self.a.xor())
-        m.d.comb += [self.copy.eq(self.a), self.second.eq(Cat(self.first, self.first))]
-        return m
-
-
 @installed
 def test_ports_on_one_net_are_routed(tmp_path, monkeypatch):
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
-    monkeypatch.setattr(flow, "rtlil", lambda unit, config: emit.to_rtlil(Shared(), unit))
+    monkeypatch.setattr(flow, "rtlil", lambda unit, config: emit.to_rtlil(SharedPorts(12), unit))
     result = flow.layout("hcu", TINY)
     values = result.json()
-    assert result.connectivity.clean and values["too_close"] == 0 and values["ports"] == 2 + 12 + 12 + 1 + 2
+    assert (
+        result.connectivity.clean and values["too_close"] == 0 and values["ports"] == 2 + 12 + 12 + 1 + 2
+    )  # the constant has no net
     assert len({port.net for port in result.design.ports}) == len(result.design.ports)
     assert {port.net for port in result.design.ports} - {"rst"} <= set(result.design.nets)
     assert values["wire_pf"] > 0 and values["layout_mw"] > 0
