@@ -1,7 +1,5 @@
 """The LOAD unit: rows of device memory, and the tokens that a KV head attends to, into the operand memory."""
 
-# mypy: disable-error-code="assignment,arg-type"
-
 import enum
 from dataclasses import dataclass, field
 
@@ -11,7 +9,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout
-from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
+from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS
 from hw.common.tree import reduce_tree
 from hw.core.isa import BY_NAME, LIST_SETS, STRIDE
 from hw.core.lengths import (
@@ -22,32 +20,17 @@ from hw.core.lengths import (
     entries_layout,
     lengths_layout,
 )  # fmt: skip
+from hw.core.operand_fill import FILL, OperandFill
 from hw.core.retrieval.page_lists import LIST_ENTRY, PageListReader
 from hw.core.sequencer import COMMAND, view
-from hw.core.transpose import Transposer
 from hw.kv_codec.page_decoder import PageDecoder, run_layout
 from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.operand_memory import OperandMemory
 from hw.weight_codec.tile_layout import ENCODED, Encoding, TileLayout
 from hw.weight_codec.weight_decoder import WeightDecoder
 
-ROW_BITS = 16
 MAX_OPEN_COMMANDS = 4  # commands whose words have not all arrived
 MAX_OPEN_RUNS = 16  # runs of words whose words have not all arrived, with encoded pages
-
-# How the words of one command go to the operand memory.
-FILL = data.StructLayout(
-    {
-        "target": ROW_BITS,  # first row of the operand memory
-        "step": ROW_BITS,  # operand rows from one row to the next, unless `tiled`
-        "rows": LENGTH_BITS,
-        "beats": LENGTH_BITS,  # words of a row
-        "activations": 1,  # to the activations, else to the weights
-        "tiled": 1,  # the words of a row lie one tile apart
-        "transposed": 1,  # through the transposer
-    }
-)
-
 
 # With encoded weights, a description has the format of the rows in its highest bits.
 ENCODED_FILL = data.StructLayout({"fill": FILL, "encoding": Encoding})
@@ -393,111 +376,6 @@ class LoadRequest(wiring.Component):
 def _smallest(*values: Value) -> Value:
     """The smallest of some numbers."""
     return reduce_tree(lambda a, b: Mux(b < a, b, a), values)
-
-
-class OperandFill(wiring.Component):
-    """Writes the words of each command to the operand memory, directly or through the transposer.
-
-    Timing: one word per cycle; through the transposer, a block of tokens follows its last word by two cycles.
-
-    Parameters
-    ----------
-    memory : the operand memory
-    key_words : words of the key of one token and KV head
-
-    Members
-    -------
-    fill : stream of FILL; it is accepted when the last word of the command is written
-    words : words of a read engine
-    write : stream of writes to the operand memory
-    complete : the last word of a command is written
-    fault : SIZE: a row beyond the operand memory
-    """
-
-    def __init__(self, memory: OperandMemory, *, key_words: int):
-        self.memory, self.key_words = memory, key_words
-        self.width = memory.inputs
-        self.word = 16 * self.width
-        super().__init__(
-            {
-                "fill": In(stream.Signature(FILL)),
-                "words": In(stream.Signature(read_word_layout(self.word))),
-                "write": Out(stream.Signature(memory.write)),
-                "complete": Out(1),
-                "fault": Out(FAULT),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        m.submodules.transposer = transposer = Transposer(width=self.width, row_words=self.key_words)
-        fill, words = self.fill.payload, self.words
-        beat, row, row_end, last = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(), Signal()
-        busy, all_received = Signal(), Signal()  # a command is active; all its words have arrived
-        write, done, word_received = self.write.valid, Signal(), words.valid & words.ready
-        m.d.comb += [
-            row_end.eq(beat + 1 == fill.beats),
-            last.eq(row_end & (row + 1 == fill.rows)),
-            transposer.i.payload.data.eq(words.payload.data),
-            transposer.i.payload.last.eq(last),
-            transposer.cfg_row_words.eq(fill.beats),
-            transposer.i.valid.eq(busy & fill.transposed & ~all_received & words.valid),
-            transposer.o.ready.eq(1),
-            words.ready.eq(busy & ~all_received & (~fill.transposed | transposer.i.ready)),
-            write.eq(busy & Mux(fill.transposed, transposer.o.valid, word_received)),
-            done.eq(write & Mux(fill.transposed, transposer.o.payload.last, last)),
-        ]
-        with m.If(word_received):
-            m.d.sync += beat.eq(Mux(row_end, 0, beat + 1))
-            with m.If(row_end):
-                m.d.sync += row.eq(row + 1)
-        with m.If(word_received & last):
-            m.d.sync += all_received.eq(1)
-        self._write_rows(m, busy, row_end, Mux(fill.transposed, transposer.o.payload.data, words.payload.data))
-
-        is_empty = (fill.rows == 0) | (fill.beats == 0)
-        m.d.comb += [
-            self.complete.eq((busy & done) | (~busy & self.fill.valid & is_empty)),
-            self.fill.ready.eq(self.complete),
-        ]
-        with m.If(~busy):
-            m.d.sync += busy.eq(self.fill.valid & ~is_empty)
-            m.d.sync += [register.eq(0) for register in (row, beat, all_received)]
-        with m.Elif(done):
-            m.d.sync += busy.eq(0)
-        return m
-
-    def _write_rows(self, m: Module, busy: Signal, row_end: Signal, content: Value) -> None:
-        """Row addresses of the operand memory.
-
-        Transposed: consecutive rows. Plain: the words of a row are consecutive, `step` from one row to the next. Tiled:
-        the words of a row lie one tile (`width` rows) apart; after `width` rows the next tiles follow.
-        """
-        fill, tile = self.fill.payload, self.width
-        address, row_start = Signal(ROW_BITS), Signal(ROW_BITS)
-        tile_row, next_row = Signal(range(tile)), Signal(ROW_BITS)
-        capacity = Mux(fill.activations, self.memory.activation_rows, self.memory.weight_rows)
-        m.d.comb += [
-            self.write.payload.row.eq(address[: len(self.write.payload.row)]),
-            self.write.payload.activations.eq(fill.activations),
-            self.write.payload.codes.as_value().eq(content),
-            next_row.eq(Mux(tile_row == tile - 1, address + 1, row_start + 1)),
-        ]
-        with m.If(self.write.valid & (address >= capacity)):
-            m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(address)]
-        with m.If(self.write.valid):
-            with m.If(fill.transposed):
-                m.d.sync += address.eq(address + 1)
-            with m.Elif(~fill.tiled):
-                m.d.sync += address.eq(Mux(row_end, row_start + fill.step, address + 1))
-                with m.If(row_end):
-                    m.d.sync += row_start.eq(row_start + fill.step)
-            with m.Elif(~row_end):
-                m.d.sync += address.eq(address + tile)
-            with m.Else():
-                m.d.sync += [tile_row.eq(tile_row + 1), address.eq(next_row), row_start.eq(next_row)]
-        with m.If(~busy):
-            m.d.sync += [address.eq(fill.target), row_start.eq(fill.target), tile_row.eq(0)]
 
 
 class LoadUnit(wiring.Component):

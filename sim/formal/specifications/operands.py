@@ -12,8 +12,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw.common.memory import Ram
 from hw.config import Config
-from hw.core.load_unit import OperandFill
 from hw.core.matrix_unit import MatrixUnit
+from hw.core.operand_fill import OperandFill
 from hw.core.transpose import Transposer
 from hw.lxe.operand_memory import OperandMemory
 from sim.formal.specifications.common import constant, stability
