@@ -6,7 +6,7 @@ Table III. Area is that of placed 2-input NANDs in a 14 nm process (`SCALING`, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,7 +34,6 @@ UNITS = {
 CORE, REST = "core", "rest of the core"  # unit, and row of what the units above do not contain
 DRE = ("HCU", "WTU", "KVMU")
 DRE_SHARES = (2.0, 2.2)  # per cent of area and power, V-Rex's abstract
-IDLE_WTU_MW = 1.0  # aim of this project for a WTU without work; V-Rex publishes no power of idle units
 # one 2-input NAND, placed: 3 gate pitches wide in rows that are 70 % full
 NAND2_UM2_14NM = PREDICTIVE.area_um2(3) / PREDICTIVE.utilisation
 SCALING = (
@@ -69,20 +68,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Aim:
-    """A value of the core in `unit` that must be at most `limit`."""
-
-    name: str
-    unit: str
-    limit: float
-    value: float
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.limit
-
-
-@dataclass(frozen=True)
 class Table3:
     """The rows of the units of a run; `stimulus` is the one under which power was measured."""
 
@@ -109,13 +94,6 @@ class Table3:
         """Per cent of the retrieval engine: logic only, with memories, and power."""
         names = {"logic area": "logic_mm2", "area": "mm2", "logic power": "logic_mw", "power": "mw"}
         return {name: _percent(self._sum(quantity, DRE), self._sum(quantity)) for name, quantity in names.items()}
-
-    def row(self, name: str) -> Row:
-        """The row of this name; raises ValueError if the table has no such row."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ValueError(f"row must be one of {', '.join(row.name for row in self.rows)}, got {name!r}")
 
     @property
     def total(self) -> Row:
@@ -200,30 +178,6 @@ def by_stimulus(units: Sequence[Mapping[str, Any]]) -> dict[str, Table3]:
                 if unit["unit"] in UNITS]  # fmt: skip
     common = [name for name in measured[0] if all(name in names for names in measured)] if measured else []
     return {name: comparison for name in common if (comparison := table3(units, name))}
-
-
-def aims(tables: Mapping[str, Table3], stimulus: str) -> Iterator[Aim]:
-    """The aims of a core: the totals, the shares of the retrieval engine, every row, and the idle WTU.
-
-    Parameters
-    ----------
-    tables : stimulus -> table of one core with all rows, as from `by_stimulus`; `idle` gives the aim of the idle WTU
-    stimulus : the one of the aims of power
-    """
-    table = tables[stimulus]
-    rows = {"core": table.total} | {row.name: row for row in table.rows if row.name != REST}
-    for name, row in rows.items():
-        for quantity, unit, limit, value in (
-            ("area", "mm2", row.published_mm2, row.mm2),
-            ("power", "mW", row.published_mw, row.mw),
-        ):
-            if limit is not None and value is not None:
-                yield Aim(f"{quantity} of the {name}", unit, limit, value)
-    for quantity, limit in zip(("area", "power"), DRE_SHARES, strict=True):
-        if (share := table.shares()[quantity]) is not None:
-            yield Aim(f"share of the DRE in the {quantity}", "%", limit, share)
-    if "idle" in tables and (idle := tables["idle"].row("WTU").mw) is not None:
-        yield Aim("power of the idle WTU", "mW", IDLE_WTU_MW, idle)
 
 
 def table3(units: Sequence[Mapping[str, Any]], stimulus: str | None = None) -> Table3 | None:
