@@ -402,41 +402,42 @@ class VisionCompiler:
     ) -> list[CommandRef]:
         """Attention of all heads in all windows of a layer; returns the last command. The cores take heads in turn.
 
-        The scores of a head are computed during the softmax of the head before. Heads use two buffers in turn. The next
-        scores in a buffer follow the product that reads its softmax weights, so that they overwrite nothing that is
-        still used.
+        With more cores than heads, several cores share the tokens of a head. The scores of a head are computed during
+        the softmax of the head before. Heads use two buffers in turn. The next scores in a buffer follow the product
+        that reads its softmax weights, so that they overwrite nothing that is still used.
         """
         words, vt, heads, share = self.rotated_heads, self.vt, list[Head](), p.builder.share
-        row, count = self.x_words + 1, 0
+        row, segments = self.x_words + 1, self.shape.segments(number)
+        groups, team = share.groups(len(segments) * self.shape.heads)
         values = Columns(self.matrices[f"vision.layers.{number}.v"].address, row)
         part = share.part(self.heads * self.width)  # rows of the value matrix
-        for start, tokens in self.shape.segments(number):
-            blocks = self._words(tokens)
+        for window, (start, tokens) in enumerate(segments):
+            blocks, rows = self._words(tokens), team.part(tokens)
             matrix = Matrix(self.normed + start * row, blocks, row, stride=row)
             x, out = [values.skip(part.start)], vt + part.start * blocks
             product = self._multiply(p, matrix, len(part), x, [], out, wide=False, written=norm, alone=True)
             written = p.builder.meet(product)
-            for h in range(self.shape.heads):
-                count += 1
-                if count % share.count != share.number:
+            for group in groups:
+                if group is None or group // self.shape.heads != window or not rows:
                     continue
+                h = group % self.shape.heads
                 buffer, at = 2 * share.number + len(heads) % 2, vt + h * self.head * self.width * blocks
                 keys = Matrix(self.k + start * words + h * self.rotated, blocks, self.rotated, stride=words)
-                x = [Columns(self.q + start * words + h * self.rotated, self.rotated, words)]
+                x = [Columns(self.q + (start + rows.start) * words + h * self.rotated, self.rotated, words)]
                 out, stride = self.scores[buffer], 2 * blocks
-                scores = self._multiply(p, keys, tokens, x, q, out, stride=stride, written=k, alone=True)
-                shares = self._softmax(p, buffer, tokens, blocks, scores)
-                heads.append(Head(h, buffer, start, tokens, blocks, at, written, shares))
+                scores = self._multiply(p, keys, len(rows), x, q, out, stride=stride, written=k, alone=True)
+                shares = self._softmax(p, buffer, len(rows), tokens, scores)
+                heads.append(Head(h, buffer, start + rows.start, len(rows), blocks, at, written, shares))
                 if len(heads) > 1:
                     self._mix(p, heads[-2])
             vt += self.heads * self.width * blocks
         return self._mix(p, heads[-1]) if heads else []
 
-    def _softmax(self, p: Operands, buffer: int, t: int, blocks: int, after: Sequence[CommandRef]) -> list[CommandRef]:
-        """Softmax of the scores of t tokens; rows longer than the vector memory take two commands."""
-        out = self.shares[buffer]
+    def _softmax(self, p: Operands, buffer: int, rows: int, keys: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Softmax of rows of scores, one score per key; rows longer than the vector memory take two commands."""
+        out, blocks = self.shares[buffer], self._words(keys)
         scores = {"a": self.scores[buffer], "a_stride": 2 * blocks, "a_wide": 1}
-        fields = {"repeat": t, "out": out, "out_stride": blocks, "extra": t}
+        fields = {"repeat": rows, "out": out, "out_stride": blocks, "extra": keys}
         if blocks <= self.config.vpe_rows:
             return self._vector(p, "softmax", after, **scores, **fields)
         weights = self._vector(p, "long exponentials", after, a_again=1, **scores, **fields)

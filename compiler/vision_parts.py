@@ -17,10 +17,10 @@ from golden.vision import VisionShape
 
 @dataclass(frozen=True)
 class Head:
-    """Attention head in a window.
+    """Attention head in a window, for the tokens of one core.
 
     number, buffer : of the head, and the buffer of its scores
-    start, tokens, blocks : first token, tokens and blocks of tokens of the window
+    start, tokens : first token and tokens of the core ; blocks : blocks of tokens of the window
     values : word address of the transposed values ; written : commands that write them
     shares : commands that write the softmax weights
     """
