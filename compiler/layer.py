@@ -526,9 +526,9 @@ class LayerCompiler:
         return self.vectors.command(p, name, after, repeat=repeat, **fields)
 
     def _multiply(
-        self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool, alone: bool = False
+        self, p: Operands, name: str, tokens: int, x: Activations, out: int, wide: bool, share: Share | None = None
     ) -> list[CommandRef]:
-        return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide, alone=alone)
+        return self.products.multiply(p, self.matrices[name], tokens, x, out, wide=wide, share=share)
 
     def norm(
         self, p: Operands, weights_word: int, source: int, tokens: int, after: Sequence[CommandRef] = ()
@@ -632,7 +632,7 @@ class LayerCompiler:
             return list(after)
         x = Activations([Columns(self.rotated["k"], self.kv)], after)
         leads = p.builder.share.leads
-        return self._multiply(p, "planes", tokens, x, self.projected, wide=False, alone=True) if leads else []
+        return self._multiply(p, "planes", tokens, x, self.projected, wide=False, share=ALONE) if leads else []
 
     def _pieces(self, tokens: int, query: bool) -> list[Piece]:
         """Pieces of a step, which are as large as possible."""
@@ -675,7 +675,7 @@ class LayerCompiler:
             return []
         row = Matrix(self.norm_beats, -(-tokens // self.width), 1, stride=1)
         x = Activations([Columns(self.unit, 1)], [])
-        norms = self.products.multiply(p, row, 1, x, self.key_norms, wide=False, after=beats, alone=True)
+        norms = self.products.multiply(p, row, 1, x, self.key_norms, wide=False, after=beats, share=ALONE)
         return p.builder.lead("KEEP", {"source": self.key_norms, "tokens": tokens, "count": count}, after=norms)
 
     def _store_kv(

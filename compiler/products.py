@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
@@ -79,11 +80,11 @@ class Products:
         wide: bool,
         stride: int = 0,
         after: Sequence[CommandRef] = (),
-        alone: bool = False,
+        share: Share | None = None,
     ) -> list[CommandRef]:
         """Append the product of a matrix with activations; `out` gets one row per token. Returns the last command.
 
-        A core computes its part of the result blocks; `alone`: all of them.
+        A core computes its part of the result blocks, as one of the cores of `share`; None: of all cores.
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces, each before the weights of the
@@ -94,7 +95,7 @@ class Products:
         k_blocks = matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
         stride = stride or matrix.m_blocks * words_per_block
-        part = range(matrix.m_blocks) if alone else p.builder.share.part(matrix.m_blocks)
+        part = (share or p.builder.share).part(matrix.m_blocks)
         steps = self.plan(part, k_blocks, tokens)
 
         def load_weights(step: Product) -> LoadedOperands:
@@ -173,6 +174,38 @@ class Products:
             for k in range(0, k_blocks, inputs)
         ]
 
+    def loaded_words(self, m_blocks: int, k_blocks: int, tokens: int) -> int:
+        """Words that a core loads for a product in blocks of tokens: weights and activations."""
+        block, words = self.block(tokens, k_blocks), 0
+        for size, times in ((block, tokens // block), (tokens % block, 1)):
+            plan = self.plan(range(m_blocks), k_blocks, size) if size else []
+            words += times * sum(step.results * step.inputs * self.width for step in plan)
+            words += times * self.activation_words(plan, k_blocks, size)
+        return words
+
+    def activation_words(self, plan: Sequence[Product], k_blocks: int, tokens: int) -> int:
+        """Words of activations that a core loads for the steps of a product."""
+        if self.fits(tokens, k_blocks):
+            return tokens * k_blocks if plan else 0
+        pieces = [(step.token, step.k, step.inputs) for step in plan]
+        return sum(step.tokens * step.inputs for at, step in enumerate(plan) if not at or pieces[at] != pieces[at - 1])
+
     def _piece_tokens(self, tokens: int) -> int:
         """Tokens of a piece of activations that do not fit the operand memory."""
         return min(tokens, self.accumulators, self.rows // 2)
+
+
+@lru_cache(maxsize=1024)
+def divide(products: Products, m_blocks: int, k_blocks: int, tokens: int, cores: int) -> tuple[int, int]:
+    """Cores that divide the result blocks of a product of many tokens, and groups of cores that divide its tokens.
+
+    Of all such grids the one whose busiest core has the shortest time, with one word loaded in a cycle. A core that has
+    fewer result blocks of more tokens loads more activations and fewer weights.
+    """
+
+    def cycles(groups: int) -> int:
+        most, longest = -(-m_blocks // (cores // groups)), -(-tokens // groups)
+        return max(products.loaded_words(most, k_blocks, longest), most * k_blocks * longest)
+
+    groups = min(range(1, max(1, min(cores, tokens)) + 1), key=cycles)
+    return cores // groups, groups

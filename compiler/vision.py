@@ -88,6 +88,7 @@ class VisionCompiler:
         self.out_words, self.head, self.rotated = self._words(s.outputs), s.padded_head // n, s.rotated_head // n
         self.middle_words = self._words(s.projector.hidden) if s.projector else 0
         self.heads, self.rotated_heads = s.heads * self.head, s.heads * self.rotated  # of all heads of a token
+        self.query_row, self.context_row = row_words(self.rotated_heads, n), row_words(self.heads, n)
         layers = [s.segments(layer) for layer in range(s.layers)] or [[(0, s.tokens)]]
         segments = [segment for layer in layers for segment in layer]
         self.blocks = max(self._words(count) for _, count in segments)  # of the tokens of the largest window
@@ -113,8 +114,8 @@ class VisionCompiler:
         self.padding = padded - t  # rows of zeros
         self.normed = allocate(padded * (self.x_words + 1))
         self.q, self.k, self.vt, self.context = (
-            allocate(t * self.rotated_heads), allocate(padded * self.rotated_heads),
-            allocate(self.heads * n * vt_blocks), allocate(t * max(self.heads, self.x_words)),
+            allocate(t * self.query_row), allocate(padded * self.query_row),
+            allocate(self.heads * n * vt_blocks), allocate(t * max(self.context_row, self.x_words)),
         )  # fmt: skip
         self.cosines = allocate(2 * t * self.rotated) if s.grid else 0
         self.selected, self.whole = allocate(self.row_words * s.patches) if self.masks else 0, s
@@ -366,7 +367,7 @@ class VisionCompiler:
         q = self._queries(p, matrices[f"{prefix}q"], x, self.q, norm)
         k = self._queries(p, matrices[f"{prefix}k"], x, self.k, [*norm, *q])
         context = meet(self._attend(p, number, q, k, norm))
-        o = meet(self._product(p, f"{prefix}o", t, self.context, context, self.wide))
+        o = meet(self._product(p, f"{prefix}o", t, self.context, context, self.wide, row=self.context_row))
         attended = meet(self._residual(p, t, self.x, self.wide, self.attended, o))
         norm = meet(self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended))
         if self.shape.gated:
@@ -383,13 +384,13 @@ class VisionCompiler:
         """Queries or keys of all tokens, with RoPE rotated. `after` : the norm, and what has rotated from `wide`."""
         t, words, angles, meet = self.shape.tokens, self.rotated_heads, self.rotated, p.builder.meet
         if self.shape.grid is None:
-            return meet(self._multiply(p, matrix, t, x, after[:1], out, wide=False))
+            return meet(self._multiply(p, matrix, t, x, after[:1], out, wide=False, stride=self.query_row))
         product = meet(self._multiply(p, matrix, t, x, after, self.wide))
         cosines = self.cosines if self.shape.kept is None else self.selected
         stride = row_words(2 * words, self.width)
         return meet(self._vector(p, "rope", product, repeat=p.builder.share.part(t), a=cosines,
                                  a_stride=2 * angles, a_beats=angles, a_wide=1, b=self.wide, b_stride=stride,
-                                 b_beats=words, b_wide=1, b_used=1, out=out, out_stride=words, out_beats=words,
+                                 b_beats=words, b_wide=1, b_used=1, out=out, out_stride=self.query_row, out_beats=words,
                                  extra=1))  # fmt: skip
 
     def _attend(
@@ -406,7 +407,7 @@ class VisionCompiler:
         the softmax of the head before. Heads use two buffers in turn. The next scores in a buffer follow the product
         that reads its softmax weights, so that they overwrite nothing that is still used.
         """
-        words, vt, heads, share = self.rotated_heads, self.vt, list[Head](), p.builder.share
+        words, vt, heads, share = self.query_row, self.vt, list[Head](), p.builder.share
         row, segments = self.x_words + 1, self.shape.segments(number)
         groups, team = share.groups(len(segments) * self.shape.heads)
         values = Columns(self.matrices[f"vision.layers.{number}.v"].address, row)
@@ -445,7 +446,7 @@ class VisionCompiler:
 
     def _mix(self, p: Operands, at: Head) -> list[CommandRef]:
         """Values of a head times their softmax weights."""
-        values, stride = Matrix(at.values, self.head, at.blocks, at.blocks), self.heads
+        values, stride = Matrix(at.values, self.head, at.blocks, at.blocks), self.context_row
         x, out = [Columns(self.shares[at.buffer], at.blocks)], self.context + at.start * stride + at.number * self.head
         return self._multiply(
             p, values, at.tokens, x, at.shares, out, wide=False, stride=stride, written=at.written, alone=True

@@ -7,9 +7,9 @@ import numpy as np
 
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns
-from compiler.builder import CommandRef, Operands
+from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.memory import Region, row_words
-from compiler.products import Matrix, Products
+from compiler.products import Matrix, Products, divide
 from compiler.vector_code import VectorCode
 from golden import bf16
 from golden.vision import VisionShape
@@ -51,17 +51,25 @@ def multiply(
 ) -> list[CommandRef]:
     """Product of a matrix with columns of activations, in blocks of tokens; arguments as of `Products.multiply`.
 
-    Rows of FP32 results have gaps (`compiler.memory.row_words`), unless `stride` gives the words between them.
+    The cores divide result blocks and tokens (`compiler.products.divide`); `alone` : the core computes all of it. Rows
+    of FP32 results have gaps (`compiler.memory.row_words`), unless `stride` gives the words between them.
     `after` : commands that write the activations or use `out` before ; `written` : commands that write the matrix
     """
-    block, m_blocks = products.block(tokens, matrix.k_blocks), matrix.m_blocks
+    cores, m_blocks = ALONE if alone else p.builder.share, matrix.m_blocks
     stride = stride or (row_words(2 * m_blocks, products.width) if wide else m_blocks)
+    size, groups = divide(products, m_blocks, matrix.k_blocks, tokens, cores.count)
+    group, number = divmod(cores.number, size)
     last = list[CommandRef]()
-    for token in range(0, tokens, block):
-        x, count = Activations([column.skip(token) for column in columns], after), min(block, tokens - token)
+    if group >= groups or not tokens:  # a core that is left over
+        return last
+    part = Share(group, groups).part(tokens)
+    block = products.block(len(part), matrix.k_blocks)
+    for token in part[::block]:
+        x, count = Activations([column.skip(token) for column in columns], after), min(block, part.stop - token)
         last = products.multiply(
-            p, matrix, count, x, out + token * stride, wide=wide, stride=stride, after=written, alone=alone
-        )
+            p, matrix, count, x, out + token * stride, wide=wide, stride=stride, after=written,
+            share=Share(number, size),
+        )  # fmt: skip
     return last
 
 

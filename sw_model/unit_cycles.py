@@ -5,11 +5,12 @@ Each function evaluates the `cycles` method of a hardware unit; the tests of the
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import ceil
 
 from compiler import vector_programs as programs
 from compiler.builder import Share
-from compiler.products import Products
+from compiler.products import Products, divide
 from hw.config import Config
 from hw.core.dma import BURST
 from hw.dre.hcu import HCU
@@ -189,20 +190,20 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
     products, config, count = _products(core.config), core.config, ceil(vectors)
     width = config.dpe_inputs
     k_blocks, m_blocks = ceil(inputs / width), ceil(outputs / width)
-    block = products.block(count, k_blocks) if count > products.accumulators else count
-    parts = [Share(number, config.cores).part(m_blocks) for number in range(config.cores)]
-    steps, words, tiles = [0] * config.cores, 0, 0
-    for size, times in ((block, count // block), (count % block, 1)):
-        for number, part in enumerate(parts if size else []):
-            plan = products.plan(part, k_blocks, size)
-            steps[number] += times * len(plan)
+    many = count > products.accumulators
+    size, groups = divide(products, m_blocks, k_blocks, count, config.cores) if many else (config.cores, 1)
+    steps, words, tiles = 0, 0, 0
+    for group, number in product(range(groups), range(size)):
+        part, tokens = Share(number, size).part(m_blocks), len(Share(group, groups).part(count))
+        block, own = products.block(tokens, k_blocks) if many else tokens, 0
+        for length, times in ((block, tokens // block), (tokens % block, 1)):
+            plan = products.plan(part, k_blocks, length) if length else []
+            own += times * len(plan)
             tiles += times * sum(step.results * step.inputs for step in plan)
-            if not products.fits(size, k_blocks):
-                words += times * sum(step.tokens * step.inputs for step in plan)
-            elif plan:
-                words += times * size * k_blocks
+            words += times * products.activation_words(plan, k_blocks, length)
+        steps = max(steps, own)
     weights = tiles / (m_blocks * k_blocks) if core.weight_reads == "blocks" else 1.0
-    return ProductLoads(max(steps), 2 * width * words, weights)
+    return ProductLoads(steps, 2 * width * words, weights)
 
 
 def vision_attention_bytes(patches: int, head_dim: int, core: Core) -> tuple[int, int]:

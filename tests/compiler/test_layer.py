@@ -264,7 +264,7 @@ def test_every_engine_reports_address_of_memory_error(mirrored, rng, seed):
     them.
     """
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, mirrored=mirrored)
-    bench.clearing = True
+    bench.clearing, bench.run_on.limit = True, 20_000  # steps on a damaged store can hang
     # page lists of the first step are empty; the engines of score rows and token counts read few words in a step
     steps_of = {"pages": 8, "scores": 2, "counts": 2}
     engines = [
