@@ -17,6 +17,7 @@ from compiler.model_config import model_spec
 from compiler.model_spec import ModelSpec
 from compiler.quantised import QuantisedMatrix, quantisation_of, quantised_matrices, unused_parts
 from compiler.tensor_table import MATRICES, Entry, tensor_table, unknown_tensors
+from golden.weight_formats import PackedWeights, WeightFormat
 from util import checks, files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -173,6 +174,17 @@ class Checkpoint:
         if entry.name in self._matrices:
             return self.tensor(entry.name)[rows]
         return _codes(self._values(entry.name)[rows], self._stored(entry.name).dtype)
+
+    def packed(self, key: str, form: WeightFormat) -> PackedWeights | None:
+        """Codes and scales of the tensor `key` as the checkpoint stores them, (outputs, inputs).
+
+        None: it is not quantised, or in another format than `form`. Raises ValueError if `form` cannot hold its scales.
+        """
+        entry = self.table[key]
+        matrix = self._matrices.get(entry.name)
+        if matrix is None or matrix.format != form.name:
+            return None
+        return matrix.packed(self._part)[slice(*entry.rows) if entry.rows else slice(None)]
 
     def layer_matrix(self, layer: int, matrix: str) -> np.ndarray:
         """Matrix (outputs, inputs) of a decoder layer: q, k, v, o, gate, up or down. uint16 BF16 bit patterns."""

@@ -25,7 +25,7 @@ from golden import bf16
 from golden.bf16 import FP32
 from golden.decoder_layer import pad_heads
 from golden.hashing import hyperplanes
-from golden.weight_formats import WeightFormat
+from golden.weight_formats import PackedWeights, WeightFormat
 from hw.config import Config
 from hw.core.isa import COUNT, Command, Destination
 
@@ -40,28 +40,44 @@ class Weights(Protocol):
     def load(self, key: str) -> np.ndarray:
         """BF16 bit patterns of the tensor `key`, uint16."""
 
+    def packed(self, key: str, form: WeightFormat) -> PackedWeights | None:
+        """Codes of the tensor `key` if it is stored in a number format that `form` holds exactly; None: it is not."""
+
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Parameters of a decoder layer, BF16 bit patterns, heads padded to the `head_dim` of the core.
+    """Parameters of a decoder layer, BF16 bit patterns or codes, heads padded to the `head_dim` of the core.
 
     matrices : by name, shapes as in `golden.decoder_layer.LayerShape.weights` ; norms : of both RMSNorms
     biases : of the projections that have one
     """
 
-    matrices: Mapping[str, np.ndarray]
+    matrices: Mapping[str, np.ndarray | PackedWeights]
     norms: tuple[np.ndarray, np.ndarray]
     biases: Mapping[str, np.ndarray]
 
 
-def layer_weights(weights: Weights, spec: TextSpec, config: Config, layer: int) -> LayerWeights:
-    """Parameters of one layer of a model, with the hyperplanes that the hash codes of its keys use."""
+def layer_weights(
+    weights: Weights, spec: TextSpec, config: Config, layer: int, form: WeightFormat | None = None
+) -> LayerWeights:
+    """Parameters of one layer of a model, with the hyperplanes that the hash codes of its keys use.
+
+    `form` : projections that this format holds exactly are codes, the others BF16; None: all are BF16
+    Raises ValueError if tiles of the core have too few scales for the codes of a projection.
+    """
     heads = {"q": spec.q_heads, "k": spec.kv_heads, "v": spec.kv_heads}
-    matrices = {name: weights.load(f"layers.{layer}.{name}") for name in PROJECTIONS}
+    matrices: dict[str, np.ndarray | PackedWeights] = {}
+    for name in PROJECTIONS:
+        key = f"layers.{layer}.{name}"
+        packed = weights.packed(key, form) if form is not None else None
+        if packed is not None and form is not None:
+            matrices[name] = _padded_codes(packed, form, key, spec, config)
+            continue
+        matrix = weights.load(key)
+        if name in heads:
+            matrix = pad_heads(matrix, heads[name], config.head_dim, 0)
+        matrices[name] = pad_heads(matrix, spec.q_heads, config.head_dim, 1) if name == "o" else matrix
     planes = hyperplanes(spec.kv_heads * spec.head_dim, config.hash_bits, layer=layer).view(np.uint16).T
-    for name, count in heads.items():
-        matrices[name] = pad_heads(matrices[name], count, config.head_dim, 0)
-    matrices["o"] = pad_heads(matrices["o"], spec.q_heads, config.head_dim, 1)
     matrices["planes"] = pad_heads(planes, spec.kv_heads, config.head_dim, 1)
     norms = weights.load(f"layers.{layer}.attention_norm"), weights.load(f"layers.{layer}.ffn_norm")
     names = heads if spec.qkv_bias else {}
@@ -70,6 +86,23 @@ def layer_weights(weights: Weights, spec: TextSpec, config: Config, layer: int) 
         for name, count in names.items()
     }
     return LayerWeights(matrices, norms, biases)
+
+
+def _padded_codes(packed: PackedWeights, form: WeightFormat, key: str, spec: TextSpec, config: Config) -> PackedWeights:
+    """Codes of a projection as `pad_heads` pads its numbers, with the scales of the tiles of a core."""
+    name, (outputs, inputs) = key.rpartition(".")[2], packed.codes.shape
+    columns = np.arange(inputs)
+    if name == "o":
+        columns = pad_heads(columns + 1, spec.q_heads, config.head_dim, 0) - 1
+    try:
+        result = form.columns(packed, columns, config.dpe_inputs)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    if name in ("q", "k", "v"):
+        heads = outputs // spec.head_dim
+        codes, entries = (pad_heads(each, heads, config.head_dim, 0) for each in (result.codes, result.entries))
+        return PackedWeights(codes, entries, result.group)
+    return result
 
 
 class LanguageModelCompiler:
@@ -117,7 +150,7 @@ class LanguageModelCompiler:
             raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {spec.vocabulary}")
         if len(contexts) != spec.layers:
             raise ValueError(f"contexts must be one for each of {spec.layers} layers, got {len(contexts)}")
-        self.config, self.spec, self.region = config, spec, region
+        self.config, self.spec, self.region, self.form = config, spec, region, form
         sizes = LayerSizes(
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
@@ -154,7 +187,7 @@ class LanguageModelCompiler:
         """Contents of the device memory by word address, layer after layer, then embedding and LM head."""
         n, spec = self.width, self.spec
         for number, layer in enumerate(self.layers):
-            parameters = layer_weights(weights, spec, self.config, number)
+            parameters = layer_weights(weights, spec, self.config, number, self.form)
             images = layer.images(parameters.matrices, parameters.norms, parameters.biases)
             branch = layer.policy.branch_weights(
                 self.config, LayerWidths(spec.hidden, spec.q_heads, spec.head_dim), number

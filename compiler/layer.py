@@ -27,7 +27,7 @@ from compiler.two_stage import NO_CLUSTERS, ClusterTables
 from compiler.vector_code import VectorCode
 from golden.decoder_layer import one, pair_order, with_bias
 from golden.quickvideo import kept_count
-from golden.weight_formats import WeightFormat
+from golden.weight_formats import PackedWeights, WeightFormat
 from hw.config import Config
 from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
 
@@ -463,13 +463,14 @@ class LayerCompiler:
 
     def images(
         self,
-        weights: Mapping[str, np.ndarray],
+        weights: Mapping[str, np.ndarray | PackedWeights],
         norms: Sequence[np.ndarray],
         biases: Mapping[str, np.ndarray] | None = None,
     ) -> dict[int, bytes]:
         """Contents of the device memory for this layer, by word address.
 
         Weights, norms and biases are BF16 bit patterns in the shapes of `golden.decoder_layer.LayerShape.weights`.
+        Weights can also be codes of the format of the layer, which are stored as they are.
         """
         c, n, images = self.config, self.width, {**self.vectors.images, **self.retrieval.images}
         if not (self.table.hashes or self.table.partitions):
@@ -480,17 +481,17 @@ class LayerCompiler:
         if self.prunes:
             images[self.unit] = one(n).tobytes()
         order = pair_order(c.head_dim, n)
-        for name in self.matrices:
-            matrix = weights[name]
-            stored = matrix if name not in (biases or {}) else with_bias(matrix, (biases or {})[name], n)
+        for name, target in self.matrices.items():
+            stored, bias = weights[name], (biases or {}).get(name)
+            if bias is not None and target.form is None:
+                stored = with_bias(stored, bias, n)
             if name in ("q", "k"):
-                stored = stored.reshape(-1, c.head_dim, stored.shape[1])[:, order].reshape(stored.shape)
-            if name == "planes":
+                rows = np.arange(len(stored)).reshape(-1, c.head_dim)[:, order].ravel()
+                stored, bias = stored[rows], None if bias is None else bias[rows]
+            if name == "planes" and isinstance(stored, np.ndarray):
                 stored = stored.reshape(len(stored), -1, c.head_dim)[:, :, order].reshape(stored.shape)
-            target = self.matrices[name]
             if target.bias is not None:
-                images[target.bias] = tiles(stored[:, -n:], n)
-                stored = stored[:, :-n]
+                images[target.bias] = tiles(with_bias(np.empty((len(stored), 0), np.uint16), bias, n), n)
             images[target.address] = tiles(stored, n) if target.form is None else encoded_tiles(stored, n, target.form)
         images |= {address: norm.tobytes() for address, norm in zip(self.norms, norms, strict=True)}
         if self.sizes.qkv_bias:

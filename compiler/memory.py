@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.page_layout import PageLayout
-from golden.weight_formats import WeightFormat
+from golden.weight_formats import PackedWeights, WeightFormat
 from hw.config import Config
 
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
@@ -49,12 +49,14 @@ def block_words(k_blocks: int, width: int, form: WeightFormat | None = None) -> 
     return words if words * word_bytes % INTERLEAVE_BYTES else words + GAP_BYTES // word_bytes
 
 
-def encoded_tiles(matrix: np.ndarray, width: int, form: WeightFormat) -> bytes:
-    """Memory image of a matrix of BF16 codes, uint16 (M, K), quantised in a format. K is a multiple of `width`.
+def encoded_tiles(matrix: np.ndarray | PackedWeights, width: int, form: WeightFormat) -> bytes:
+    """Memory image of a matrix (M, K) in a format. K is a multiple of `width`.
 
-    The order of the tiles is that of `tiles`.
+    BF16 codes, uint16, are quantised; codes of the format are stored as they are. The order of the tiles is that of
+    `tiles`.
     """
-    blocks = form.tiles(form.quantise(matrix), width)
+    packed = matrix if isinstance(matrix, PackedWeights) else form.quantise(matrix)
+    blocks = form.tiles(packed, width)
     gap = block_words(blocks.shape[1], width, form) * 2 * width - blocks[0].size
     return np.pad(blocks.reshape(len(blocks), -1), ((0, 0), (0, gap))).tobytes()
 

@@ -1,4 +1,4 @@
-"""Matrices of quantised Hugging Face checkpoints as BF16 bit patterns: AWQ, GPTQ and FP8.
+"""Matrices of quantised Hugging Face checkpoints as BF16 bit patterns, or as codes: AWQ, GPTQ and FP8.
 
 ========  ===========================================================================  ============================
 method    tensors of a matrix (outputs, inputs)                                        weight
@@ -15,7 +15,8 @@ fp8       `weight` E4M3 (outputs, inputs), `weight_scale_inv` with a scale for e
 
 Sources: AutoAWQ (layout `gemm`, whose words hold the outputs 0, 2, 4, 6, 1, 3, 5, 7 from bit 0), GPTQModel, and the
 integration of fine-grained FP8 in transformers. Libraries round products to F16 or FP32 first. Here the exact product
-is rounded once to BF16, to nearest even, because the machine computes with BF16 weights.
+is rounded once to BF16, to nearest even, because the machine computes with BF16 weights. The codes of AWQ, of GPTQ with
+2 or 4 bits and of FP8 are also those of `golden.weight_formats`, which defines the same products.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import ml_dtypes
 import numpy as np
 
 from golden import bf16
+from golden.weight_formats import PackedWeights
 from util import checks
 
 METHODS = ("awq", "gptq", "fp8")
@@ -76,10 +78,25 @@ class QuantisedMatrix:
         """Dtype of `codes` as safetensors names it."""
         return "BF16"
 
+    @property
+    def format(self) -> str | None:
+        """Format of `golden.weight_formats` that has these codes; None: there is none."""
+        if self.quantisation.method == "fp8":
+            return "fp8"
+        return "int4" if self.quantisation.bits <= 4 else None
+
     def codes(self, read: Read) -> np.ndarray:
         """BF16 bit patterns, uint16 (outputs, inputs)."""
         decode = _decode_fp8 if self.quantisation.method == "fp8" else _decode_groups
         return decode(self, {part: read(name) for part, name in self.parts.items()})
+
+    def packed(self, read: Read) -> PackedWeights:
+        """Codes and scales in the format `format`.
+
+        Raises ValueError if groups are not of neighbouring inputs, or if a scale is subnormal in FP32.
+        """
+        pack = _pack_fp8 if self.quantisation.method == "fp8" else _pack_groups
+        return pack(self, {part: read(name) for part, name in self.parts.items()})
 
 
 def quantisation_of(config: Mapping[str, Any]) -> Quantisation | None:
@@ -185,12 +202,18 @@ def _unpack(words: np.ndarray, bits: int, axis: int, order: tuple[int, ...] | No
     return np.moveaxis(codes.reshape(*words.shape[:-1], -1), -1, axis)
 
 
-def _decode_groups(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> np.ndarray:
-    q, (outputs, inputs) = matrix.quantisation, matrix.shape
+def _codes_and_zeros(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Codes uint8 (inputs, outputs) and zero points int16 (groups, outputs) of AWQ and GPTQ."""
+    q = matrix.quantisation
     awq = q.method == "awq"
     codes = _unpack(parts["qweight"], q.bits, axis=1 if awq else 0, order=AWQ_ORDER if awq else None)
     zeros = _unpack(parts["qzeros"], q.bits, axis=1, order=AWQ_ORDER if awq else None)
-    zeros = (zeros.astype(np.int16) + q.zero_offset) & ((1 << q.bits) - 1)
+    return codes, (zeros.astype(np.int16) + q.zero_offset) & ((1 << q.bits) - 1)
+
+
+def _decode_groups(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    q, (outputs, inputs) = matrix.quantisation, matrix.shape
+    codes, zeros = _codes_and_zeros(matrix, parts)
     scales = parts["scales"].astype(np.float32)
     groups = parts.get("g_idx", np.arange(inputs) // (q.group or inputs))
     if (bad := groups[(groups < 0) | (groups >= len(scales))]).size:
@@ -216,3 +239,36 @@ def _decode_fp8(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> np.
             values *= scale.reshape(-1, 1)[row : row + height] if scale.size > 1 else scale.reshape(())
         result[row : row + height] = bf16.encode(values)
     return result
+
+
+def _scale_bits(matrix: QuantisedMatrix, part: str, scales: np.ndarray) -> np.ndarray:
+    """FP32 bit patterns of scales, uint32 in their shape; ValueError for subnormal ones."""
+    scales = scales.astype(np.float32)
+    bits = scales.view(np.uint32)
+    if np.any(subnormal := (bits & 0x7FFFFFFF != 0) & (bits >> 23 & 255 == 0)):
+        raise ValueError(f"{matrix.parts[part]} must be 0 or at least 2**-126, got {scales[subnormal][0]}")
+    return bits
+
+
+def _pack_groups(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> PackedWeights:
+    inputs = matrix.shape[1]
+    group = matrix.quantisation.group or inputs
+    order = np.arange(inputs) // group
+    if np.any(wrong := parts.get("g_idx", order) != order):
+        at = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"{matrix.parts['g_idx']} must be the input divided by {group}, got {parts['g_idx'][at]} at {at}"
+        )
+    codes, zeros = _codes_and_zeros(matrix, parts)
+    entries = _scale_bits(matrix, "scales", parts["scales"]) | zeros.astype(np.uint32)
+    return PackedWeights(np.ascontiguousarray(codes.T), np.ascontiguousarray(entries.T), group)
+
+
+def _pack_fp8(matrix: QuantisedMatrix, parts: Mapping[str, np.ndarray]) -> PackedWeights:
+    (outputs, inputs), block = matrix.shape, matrix.quantisation.block
+    bits = _scale_bits(matrix, "scale", parts["scale"])
+    if block:
+        entries, group = np.repeat(bits, block[0], axis=0)[:outputs], block[1]
+    else:
+        entries, group = np.broadcast_to(bits.reshape(-1, 1), (outputs, 1)), inputs
+    return PackedWeights(parts["weight"].view(np.uint8), entries, group)

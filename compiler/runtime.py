@@ -665,9 +665,9 @@ def compile_model(
 
     `policy` : which past tokens the layers attend to; None: ReSV with all clusters
     `weights` : format of the stored weights of the projections, one of `WEIGHTS`; others than BF16 need a core with
-    `weight_bits` = 4
+    `weight_bits` = 4. Codes of AWQ and GPTQ remain as they are in `int4`, those of FP8 checkpoints in `fp8`.
 
-    Raises ValueError when a size does not fit the core, or the model does not fit the memory.
+    Raises ValueError when a size or a group of codes does not fit the core, or the model does not fit the memory.
     """
     return Machine(
         checkpoint, config, limits or Limits(), policy or ResvPolicy(), interpreter, progress, cores, weights

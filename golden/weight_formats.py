@@ -59,6 +59,13 @@ class PackedWeights:
             expected = (rows, -(-inputs // self.group))
             raise ValueError(f"entries must have shape {expected}, got {self.entries.shape}")
 
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> PackedWeights:
+        """Rows of the matrix."""
+        return PackedWeights(self.codes[rows], self.entries[rows], self.group)
+
 
 class WeightFormat(ABC):
     """A format of stored weights.
@@ -85,6 +92,10 @@ class WeightFormat(ABC):
     @abstractmethod
     def _quantise(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Codes (rows, groups, group) and entries (rows, groups) of real numbers (rows, groups, group)."""
+
+    @abstractmethod
+    def zero_codes(self, entries: np.ndarray) -> np.ndarray:
+        """Codes of the element zero with these entries, uint8."""
 
     @abstractmethod
     def products(self, codes: np.ndarray, entries: np.ndarray) -> np.ndarray:
@@ -122,6 +133,21 @@ class WeightFormat(ABC):
         return result
 
     # memory
+
+    def columns(self, packed: PackedWeights, columns: np.ndarray, lanes: int) -> PackedWeights:
+        """A matrix of these columns in groups that fit tiles of `lanes` columns; column -1 has the element zero.
+
+        The number of columns is a multiple of `lanes`. Raises ValueError if columns that share an entry of a tile have
+        several scales.
+        """
+        own = lanes // self.entries_per_row(lanes)
+        blocks = np.where(columns < 0, -1, columns // packed.group).reshape(-1, own)
+        groups = blocks.max(axis=1)
+        if np.any((blocks >= 0) & (blocks != groups[:, None])):
+            raise ValueError(f"group must cover each block of {own} inputs, got {packed.group} inputs")
+        entries = np.where(groups >= 0, packed.entries[:, groups], 0).astype(np.uint32)
+        zeros = np.repeat(self.zero_codes(entries), own, axis=1)
+        return PackedWeights(np.where(columns >= 0, packed.codes[:, columns], zeros), entries, own)
 
     def entries_per_row(self, lanes: int) -> int:
         """Entries of a row of a tile."""
@@ -194,6 +220,9 @@ class Mxfp4(WeightFormat):
         packed = kv_formats.MXFP4.resized(x.shape[-1]).encode(bf16.encode(x))
         return packed.codes, packed.headers
 
+    def zero_codes(self, entries: np.ndarray) -> np.ndarray:
+        return np.zeros(entries.shape, np.uint8)
+
     def products(self, codes: np.ndarray, entries: np.ndarray) -> np.ndarray:
         element = kv_formats.E2M1.numbers[codes & 7] * 2.0**kv_formats.E2M1.unit
         scale = np.where(entries == 255, np.nan, np.ldexp(1.0, entries.astype(np.int64) - bf16.BIAS))
@@ -220,6 +249,9 @@ class Int4(WeightFormat):
         codes = np.clip(np.rint(x / divisor[..., None]) + zero[..., None], 0, 15)
         return codes.astype(np.uint8), entries | zero.astype(np.uint32)
 
+    def zero_codes(self, entries: np.ndarray) -> np.ndarray:
+        return (entries & 15).astype(np.uint8)
+
     def products(self, codes: np.ndarray, entries: np.ndarray) -> np.ndarray:
         element = codes.astype(np.float64) - (entries & 15)
         with np.errstate(invalid="ignore"):  # zero times infinity
@@ -239,6 +271,9 @@ class Fp8(WeightFormat):
         scale = bf16.decode(entries, FP32)[..., None]
         quotient = np.clip(x / np.where(scale > 0, scale, np.inf), -448, 448)
         return quotient.astype(ml_dtypes.float8_e4m3fn).view(np.uint8), entries
+
+    def zero_codes(self, entries: np.ndarray) -> np.ndarray:
+        return np.zeros(entries.shape, np.uint8)
 
     def products(self, codes: np.ndarray, entries: np.ndarray) -> np.ndarray:
         number = np.append(kv_formats.E4M3.numbers * 2.0**kv_formats.E4M3.unit, np.nan)[codes & 127]

@@ -300,7 +300,8 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--weights", choices=WEIGHTS, default=WEIGHTS[0],
-        help="format in which the projections of the layers are stored; BF16 weights are rounded to the nearest "
+        help="format in which the projections of the layers are stored; BF16 weights are rounded to the nearest, codes "
+        "of AWQ and GPTQ remain as they are in int4, those of FP8 checkpoints in fp8 "
         f"(default {WEIGHTS[0]})",
     )  # fmt: skip
     parser.add_argument("--session", type=Path, metavar="FILE", help="resume this session if it exists, and save it")

@@ -9,6 +9,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn
 from compiler.checkpoint import Checkpoint, CheckpointError
 from compiler.random_model import random_tensors
 from golden import bf16
+from golden.weight_formats import FORMATS
 from tests.compiler.checkpoints import config_of, shapes_of, write
 
 AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]  # column of a group of eight in each nibble of a word
@@ -31,12 +32,13 @@ def rounded(exact):
     return np.ldexp(np.rint(significand * 256), exponent - 8)
 
 
-def integers(method, rng, outputs, inputs, bits, group, order=None):
+def integers(method, rng, outputs, inputs, bits, group, order=None, edges=True):
     """Parts of a matrix, and its weights as BF16 numbers (outputs, inputs)."""
     groups = ceil(inputs / group)
     codes, zeros = rng.integers(1 << bits, size=(inputs, outputs)), rng.integers(1 << bits, size=(groups, outputs))
     scales = (rng.standard_normal((groups, outputs)) * 0.05).astype(np.float16)
-    scales[0, :2] = [2.0**-24, 65504]  # smallest subnormal and largest number of F16
+    if edges:
+        scales[0, :2] = [2.0**-24, 65504]  # smallest subnormal and largest number of F16
     g_idx = np.arange(inputs) // group if order is None else order
     want = rounded(scales.astype(np.float64)[g_idx] * (codes - zeros[g_idx])).T
     if method == "awq":
@@ -49,16 +51,18 @@ def integers(method, rng, outputs, inputs, bits, group, order=None):
     return parts | {"scales": scales}, want
 
 
-def fp8(rng, outputs, inputs, scale):
-    """Parts of a matrix with a scale for each block of 16 x 8, each output, or the whole, and its weights."""
+def fp8(rng, outputs, inputs, scale, block=(16, 8)):
+    """Parts of a matrix with a scale for each block, each output, or the whole, and its weights."""
     weight = rng.standard_normal((outputs, inputs)).astype(float8_e4m3fn)
     weight[0, : len(EDGES)] = EDGES
-    shape = {"block": (ceil(outputs / 16), ceil(inputs / 8)), "output": (outputs, 1), "matrix": (1,)}[scale]
+    shape = {"block": (ceil(outputs / block[0]), ceil(inputs / block[1])), "output": (outputs, 1), "matrix": (1,)}[
+        scale
+    ]
     scales = rng.uniform(0.001, 0.1, shape).astype(np.float32)
     if scale != "block":
         full = np.broadcast_to(scales, (outputs, inputs))
     else:
-        full = np.repeat(np.repeat(scales, 16, 0), 8, 1)[:outputs, :inputs]
+        full = np.repeat(np.repeat(scales, block[0], 0), block[1], 1)[:outputs, :inputs]
     name = "weight_scale_inv" if scale == "block" else "weight_scale"
     return {"weight": weight, name: scales}, rounded(weight.astype(np.float64) * full)
 
@@ -75,25 +79,30 @@ CASES = {
 }
 
 
-def quantised(case, rng):
-    """Configuration and tensors of a Llama model whose matrices are quantised, and their weights by name."""
-    quantisation = CASES[case]
-    config = config_of("llama", {"quantization_config": quantisation})
+def quantised(case, rng, family="llama", edges=True, changes=None):
+    """Configuration and tensors of a model whose matrices are quantised, and their weights by name.
+
+    `edges` : some scales are boundaries of F16 ; `changes` : of config.json
+    """
+    changes = {"quantization_config": CASES[case]} | (changes or {})
+    config, quantisation = config_of(family, changes), changes["quantization_config"]
     shapes = shapes_of(config)
     tensors, want = {}, {}
     for name, tensor in random_tensors(shapes, rng).items():
-        if "_proj" not in name:
+        if "_proj.weight" not in name:
             tensors[name] = tensor
             continue
         outputs, inputs = shapes[name]
         if quantisation["quant_method"] == "fp8":
-            parts, want[name] = fp8(rng, outputs, inputs, case.split()[1].rstrip("s"))
+            parts, want[name] = fp8(
+                rng, outputs, inputs, case.split()[1].rstrip("s"), quantisation.get("weight_block_size", (16, 8))
+            )
             parts["input_scale"] = np.ones(1, np.float32)
         else:
             group = quantisation["group_size"] if quantisation["group_size"] > 0 else inputs
             order = rng.permutation(np.arange(inputs) // group) if quantisation.get("desc_act") else None
             method = quantisation.get("checkpoint_format", quantisation["quant_method"])
-            parts, want[name] = integers(method, rng, outputs, inputs, quantisation.get("bits"), group, order)
+            parts, want[name] = integers(method, rng, outputs, inputs, quantisation.get("bits"), group, order, edges)
         tensors |= {f"{name.removesuffix('.weight')}.{part}": array for part, array in parts.items()}
     return config, tensors, want
 
@@ -111,6 +120,41 @@ def test_weights_equal_exact_products(case, rng, tmp_path):
     assert checkpoint.layer_matrix(1, "down").dtype == np.uint16 and checkpoint.fingerprint()
 
 
+KEPT = {  # format that holds the codes
+    "awq": "int4", "gptq": "int4", "gptq, 2 bits": "int4", "fp8, blocks": "fp8", "fp8, outputs": "fp8",
+    "fp8, matrix": "fp8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_codes_stand_for_the_exact_products(case, rng, tmp_path):
+    """A format that holds the codes decodes them to the weights of the checkpoint; the other formats do not."""
+    config, tensors, want = quantised(case, rng)
+    checkpoint = Checkpoint(write(tmp_path, config, tensors))
+    for key, entry in checkpoint.table.items():
+        if case == "gptq, order" and entry.name in want:
+            with pytest.raises(ValueError, match=r"g_idx must be the input divided by 16, got \d+ at \d+"):
+                checkpoint.packed(key, FORMATS["int4"])
+            continue
+        packed = {name: checkpoint.packed(key, form) for name, form in FORMATS.items()}
+        kept = KEPT.get(case) if entry.name in want else None
+        assert [name for name, each in packed.items() if each is not None] == ([kept] if kept else [])
+        if kept:
+            got = bf16.decode(FORMATS[kept].decode(packed[kept]))
+            np.testing.assert_array_equal(got, want[entry.name], err_msg=key)
+
+
+def test_subnormal_scale(rng, tmp_path):
+    """The hardware takes subnormal scales as zeros, so that their codes cannot be kept."""
+    config, tensors, _ = quantised("fp8, outputs", rng)
+    scale = next(name for name in tensors if "layers.1.self_attn.v_proj.weight_scale" in name)
+    tensors[scale][3] = 1e-40
+    checkpoint = Checkpoint(write(tmp_path, config, tensors))
+    assert checkpoint.packed("layers.0.v", FORMATS["fp8"]) is not None
+    with pytest.raises(ValueError, match=rf"{scale} must be 0 or at least 2\*\*-126, got 9.99"):
+        checkpoint.packed("layers.1.v", FORMATS["fp8"])
+
+
 def test_rows_of_a_quantised_matrix(rng, tmp_path):
     """Query, key and value of a vision layer are rows of one FP8 matrix."""
     config = config_of("qwen2.5-vl", {"quantization_config": CASES["fp8, blocks"]})
@@ -120,6 +164,8 @@ def test_rows_of_a_quantised_matrix(rng, tmp_path):
     tensors |= {f"{name}.{part}": array for part, array in parts.items()}
     checkpoint = Checkpoint(write(tmp_path, config, tensors))
     np.testing.assert_array_equal(bf16.decode(checkpoint.load("vision.layers.0.k")), want[16:32])
+    packed = checkpoint.packed("vision.layers.0.k", FORMATS["fp8"])
+    np.testing.assert_array_equal(bf16.decode(FORMATS["fp8"].decode(packed)), want[16:32])
 
 
 def test_not_a_number_stays_one(rng, tmp_path):

@@ -19,7 +19,8 @@ from golden.language_model import greedy
 from golden.weight_formats import FORMATS
 from hw.config import Config
 from hw.lxe.operand_memory import OperandMemory
-from tests.compiler.checkpoints import write_random
+from tests.compiler.checkpoints import write, write_random
+from tests.compiler.test_quantised import CASES, quantised
 from tests.compiler.test_runtime import golden_model
 
 TINY = Config.preset("tiny").replace(page_frames=256, weight_bits=4)
@@ -107,6 +108,55 @@ def test_session_equals_golden(name, family, policy, cores, tmp_path, rng):
     less = len(machine.core.device) < len(other.core.device)
     assert less == (name != "fp8")  # at `tiny` a header of FP8 takes as many words as its codes
     assert machine.memories.model != other.memories.model  # its contexts cannot continue with other weights
+
+
+GROUPS = {"quant_method": "gptq", "bits": 4, "group_size": 12}
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "family", "cores", "changes"),
+    [
+        ("int4", "awq", "llama", 2, {}),
+        ("int4", "gptq, 2 bits", "qwen2", 1, {}),
+        ("int4", "gptq", "llama", 1, {"head_dim": 4, "quantization_config": GROUPS}),  # heads are padded to 8
+        ("fp8", "fp8, blocks", "qwen2", 2, {"head_dim": 4}),
+        ("fp8", "fp8, outputs", "llama", 1, {}),
+    ],
+)  # fmt: skip
+def test_codes_of_a_checkpoint_are_kept(name, case, family, cores, changes, tmp_path, rng):
+    """Sessions equal golden layers with the weights that the checkpoint defines, without a second rounding."""
+    config, tensors, _ = quantised(case, rng, family, edges=False, changes=changes)
+    checkpoint, policy = Checkpoint(write(tmp_path, config, tensors)), FullPolicy()
+    machine = compile_model(checkpoint, TINY, Limits(tokens=64, step=9), policy, cores=cores, weights=name)
+    model, session = golden_model(checkpoint, TINY, policy, 64), machine.session()
+    rows = bf16.encode(rng.standard_normal((9, checkpoint.spec.text.hidden)))
+    session.features(rows)
+    model.step(rows, np.arange(9))
+    logits, _ = model.step(model.embed([3, 7]), np.arange(9, 11))
+    for at, token in enumerate(session.ask([3, 7], count=3), 11):
+        assert token == greedy(logits)
+        np.testing.assert_array_equal(session.logits, logits)
+        logits, _ = model.step(model.embed([token]), np.array([at]))
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "changes", "message"),
+    [
+        ("int4", "awq", {"quantization_config": CASES["awq"] | {"group_size": 2}},
+         "layers.0.q: group must cover each block of 4 inputs, got 2 inputs"),
+        ("fp8", "fp8, blocks", {"quantization_config": CASES["fp8, blocks"] | {"weight_block_size": [16, 2]}},
+         "layers.0.q: group must cover each block of 4 inputs, got 2 inputs"),
+        ("fp8", "fp8, blocks", {"head_dim": 6}, "layers.0.o: group must cover each block of 4 inputs, got 8 inputs"),
+        ("int4", "gptq, order", {}, r"layers.0.self_attn.q_proj.g_idx must be the input divided by 16, got \d at \d"),
+    ],
+)  # fmt: skip
+def test_codes_that_do_not_fit(name, case, changes, message, tmp_path, rng):
+    """Codes are rounded again only in a format of another kind."""
+    config, tensors, _ = quantised(case, rng, edges=False, changes=changes)
+    checkpoint = Checkpoint(write(tmp_path, config, tensors))
+    with pytest.raises(ValueError, match=message):
+        compile_model(checkpoint, TINY, Limits(tokens=64), weights=name)
+    compile_model(checkpoint, TINY, Limits(tokens=64), weights="mxfp4")
 
 
 def test_the_command_line_knows_all_formats():

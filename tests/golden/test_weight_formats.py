@@ -38,6 +38,29 @@ def test_tile_sizes():
     assert sizes == {4: [2, 3, 4], 16: [5, 6, 10], 64: [17, 18, 34], 128: [34, 34, 66]}
 
 
+@pytest.mark.parametrize("lanes", [4, 16, 64])
+@pytest.mark.parametrize("name", FORMATS)
+def test_columns_keep_their_numbers(name, lanes, rng):
+    """Columns in another order, with gaps: those of the matrix have their numbers, the others are zeros."""
+    form = FORMATS[name]
+    group = 32 if name == "mxfp4" else 2 * lanes
+    packed = matrix(rng, form, lanes, 4 * group, group)
+    own = min(32, lanes) if name == "mxfp4" else lanes
+    columns = np.arange(packed.codes.shape[1]).reshape(-1, own)[rng.permutation(4 * group // own)]
+    columns[::2, own // 2 :] = -1
+    columns[1] = -1
+    chosen = form.columns(packed, columns.ravel(), lanes)
+    want = np.where(columns.ravel() >= 0, form.decode(packed)[:, columns.ravel()], 0)
+    got, gap = form.decode(chosen), columns.ravel() < 0
+    np.testing.assert_array_equal(got[:, ~gap], want[:, ~gap])
+    is_number = (np.repeat(chosen.entries, chosen.group, axis=1)[:, gap] >> 23 & 255) != 255  # zero times infinity
+    if name == "mxfp4":
+        is_number = np.repeat(chosen.entries, chosen.group, axis=1)[:, gap] != 255
+    assert is_number.any() and not (got[:, gap] & 0x7FFF)[is_number].any()
+    np.testing.assert_array_equal(form.decode(packed[np.array([2, 0])]), form.decode(packed)[[2, 0]])
+    assert form.fits(chosen, lanes)
+
+
 def weights(rng, rows, inputs):
     """Random rows, rows near 1, zeros, equal numbers and boundaries, uint16 (6 rows, inputs)."""
     edges = boundaries()
@@ -138,6 +161,8 @@ def test_int4_scales_hold_all_f16_and_bf16_numbers():
          "group must be a multiple of 64, got 32"),
         (lambda f: f["mxfp4"].tiles(f["mxfp4"].quantise(np.zeros((64, 128), np.uint16), 16), 64),
          "group must be a multiple of 32, got 16"),
+        (lambda f: f["int4"].columns(f["int4"].quantise(np.zeros((4, 64), np.uint16), 8), np.arange(64), 16),
+         "group must cover each block of 16 inputs, got 8 inputs"),
         (lambda f: f["int4"].tiles(f["int4"].quantise(np.zeros((4, 4), np.uint16)), 2), "lanes must be at least 4"),
         (lambda f: PackedWeights(np.zeros((2, 8), np.uint8), np.zeros((2, 1), np.uint32), 4),
          r"entries must have shape \(2, 2\), got \(2, 1\)"),
