@@ -1,7 +1,7 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
     python -m docs.measure cache-speed cycle-model dre-area kv-formats layout programs
-    python -m docs.measure reproduction seeds systems unit-areas
+    python -m docs.measure reproduction seeds systems unit-areas weight-formats
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
 """
@@ -25,6 +25,7 @@ from amaranth.hdl import UnusedElaboratable
 from docs.markdown import FOLDER, table
 from docs.program_pages import programs, systems
 from docs.silicon_pages import dre_area, layout, unit_areas
+from docs.weight_pages import weight_formats
 from util.files import git_revision, write
 
 KILLED_MINUTE = 32  # of the stream of `streaming_memory`
@@ -363,6 +364,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "systems": ("All systems on V-Rex8", systems),
     "unit-areas": ("Areas of the units", unit_areas),
+    "weight-formats": ("Number formats of stored weights", weight_formats),
     "dre-area": ("Area and power of the retrieval engine", dre_area),
 }
 
