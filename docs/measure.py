@@ -1,6 +1,6 @@
 """Generates pages of docs/measurements: each has the date, the commit and the command, and one or more tables.
 
-    python -m docs.measure cache-speed cycle-model dre-area kv-formats layout programs
+    python -m docs.measure cache-speed cycle-model dre-area kv-formats layout plus programs
     python -m docs.measure reproduction seeds systems unit-areas weight-formats
 
 A page is written by this module only, so that a measured number has one place. Texts refer to the page.
@@ -23,6 +23,7 @@ from typing import Any
 from amaranth.hdl import UnusedElaboratable
 
 from docs.markdown import FOLDER, table
+from docs.plus_pages import plus
 from docs.program_pages import programs, systems
 from docs.silicon_pages import dre_area, layout, unit_areas
 from docs.weight_pages import weight_formats
@@ -358,6 +359,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "kv-formats": ("Number formats of the KV cache", kv_formats),
     "layout": ("Layouts of the units", layout),
     "memory-models": ("Errors of the memory models", memory_models),
+    "plus": ("Four bits and whole memory", plus),
     "programs": ("Frames and tokens from programs", programs),
     "reproduction": ("Published figures and the model", reproduction),
     "seeds": ("Tests under several seeds", seeds),

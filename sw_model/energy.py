@@ -27,6 +27,7 @@ def consumers_j(
     """Joules by consumer in `total_s`, of which each resource works for `busy_s`.
 
     A unit of an accelerator draws the power of V-Rex Table III at work and the share `idle_share` of it while it waits.
+    The codecs work while the device memory transfers.
     The drive draws its power while it transfers. The device memory takes energy per bit. A link that a step uses draws
     its power for the entire step. A GPU draws its board power for the entire run.
     """
@@ -40,6 +41,7 @@ def consumers_j(
             ("DRE", power.hcu_mw, busy_s.get("HCU", 0.0)),
             ("DRE", power.wtu_mw, busy_s.get("WTU", 0.0)),
             ("DRE", power.kvmu_mw, max(link_s, busy_s.get("KVMU", 0.0))),
+            ("codecs", power.kv_codec_mw + power.weight_codec_mw, busy_s.get("DRAM", 0.0)),
         )
         for unit, milliwatts, busy in units:
             out[unit] += milliwatts * 1e-3 * core.config.cores * (busy + idle_share * (total_s - busy))

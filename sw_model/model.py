@@ -111,12 +111,13 @@ def run(
 
     policy         a name, the path of a Python file that defines a policy, or a policy that has measured something
     link           `paper` or `realistic` (`sw_model.rates.rates_of`)
+    assume         None: those of the system
     ratio          share of the past that the policy retrieves, 0 to 1; None: measured or published
     memory_detail  the reads of one layer's KV are replayed bank by bank
 
     Raises ValueError for an unknown policy or link preset, and for an invalid ratio.
     """
-    assume = assume or Assumptions()
+    assume = assume or system.assumptions
     model = workload.model
     chosen = policy_for(policy, model) if isinstance(policy, str) else policy
     exposed: dict[str, int] = defaultdict(int)

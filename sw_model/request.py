@@ -89,8 +89,8 @@ class Request:
         return replace(self, changes=changes, **values)
 
     def assumptions(self) -> Assumptions:
-        """The assumptions with their changes. Raises ValueError for an unknown or invalid one."""
-        return Assumptions(**self._values("assume", Assumptions))
+        """The assumptions of the system with their changes. Raises ValueError for an unknown or invalid one."""
+        return Assumptions(**(_cached_system(self.system).assume | self._values("assume", Assumptions)))
 
     def serving(self) -> Serving:
         """The parameters of a serving simulation. Raises ValueError for an unknown or invalid one."""

@@ -12,13 +12,14 @@ from typing import Any
 from hw.config import Config
 from hw.dre.wtu.wtu import WtuDesign
 from sw_model import preset_file
+from sw_model.assumptions import Assumptions
 from sw_model.memory.spec import PRESETS as MEMORIES
 from sw_model.preset_file import PRESETS
 
 # fields of `hw.Config` that the system model uses; the table `[core]` of a file and `System.replace` can set them
 SIZES = (
     "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_accumulators", "vpe_lanes", "lxe_memory_bytes",
-    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "device_ports",
+    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "device_ports", "kv_bits", "weight_bits",
 )  # fmt: skip
 RETRIEVALS = ("all", "one")
 WEIGHT_READS = ("once", "blocks")
@@ -120,6 +121,7 @@ class Power:
     dram_pj_per_bit  energy of a bit that the device memory reads or writes; not used for a GPU
     storage_w        power of the storage while the host link transfers data
     dpe_mw ... kvmu_mw  power of the units of one core; zero on a GPU
+    kv_codec_mw, weight_codec_mw  power of the codecs of one core; zero without them
     """
 
     board_w: float
@@ -132,6 +134,8 @@ class Power:
     hcu_mw: float = 0.0
     wtu_mw: float = 0.0
     kvmu_mw: float = 0.0
+    kv_codec_mw: float = 0.0
+    weight_codec_mw: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class System:
     """One machine. `core` is set for kind `vrex`, `gpu` for kind `gpu`; the other is None.
 
     memory   name or path of a memory preset, which models the timing of the device memory
+    assume   values of `Assumptions` that differ from their defaults on this machine, by name
     sources  maps `table.key` to the source of the number
     """
 
@@ -150,6 +155,7 @@ class System:
     power: Power
     core: Core | None = None
     gpu: Gpu | None = None
+    assume: dict[str, Any] = field(default_factory=dict, hash=False)
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -158,6 +164,11 @@ class System:
         processor = self.core or self.gpu
         assert processor is not None
         return processor.peak_tflops
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """The assumptions of this machine."""
+        return Assumptions(**self.assume)
 
     def replace(self, **changes: Mapping[str, Any]) -> "System":
         """Return a copy with changed values, and check it: `replace(link={"nominal_gbps": 8})`.
@@ -192,7 +203,7 @@ TABLES: dict[str, type] = {
 }
 _CAN_BE_ZERO = {
     "dram_pj_per_bit", "storage_w", "dpe_mw", "vpe_mw", "lxe_memory_mw", "hcu_mw", "wtu_mw", "kvmu_mw",
-    "op_overhead_us", "pcie_w_per_lane",
+    "kv_codec_mw", "weight_codec_mw", "op_overhead_us", "pcie_w_per_lane",
 }  # fmt: skip
 _INTEGERS = {"generation", "lanes"}
 
@@ -214,8 +225,8 @@ def parse_system(data: dict[str, Any], where: str = "system") -> System:
     Raises ValueError for an unknown, missing or invalid key, and for a table of the other kind.
     """
     names = ("name", "kind", "memory")
-    if unknown := set(data) - {*names, *TABLES}:
-        raise ValueError(f"{where}: key must be one of {', '.join([*names, *TABLES])}, got {min(unknown)!r}")
+    if unknown := set(data) - (valid := {*names, *TABLES, "assume"}):
+        raise ValueError(f"{where}: key must be one of {', '.join(sorted(valid))}, got {min(unknown)!r}")
     head = preset_file.words(data, names, where)
     kind = head["kind"]
     if kind not in ("vrex", "gpu"):
@@ -233,6 +244,11 @@ def parse_system(data: dict[str, Any], where: str = "system") -> System:
             tables[name] = parse_core(values, f"{where}: core")
         else:
             tables[name] = preset_file.build(TABLES[name], values, f"{where}: [{name}]")
+    if "assume" in data:
+        values, origins = preset_file.sourced(preset_file.table(data, "assume", where), f"{where}: assume.")
+        sources |= {f"assume.{key}": origin for key, origin in origins.items()}
+        preset_file.build(Assumptions, values, f"{where}: [assume]")
+        tables["assume"] = values
     try:
         preset_file.find(head["memory"], MEMORIES, "memory")
     except ValueError as error:

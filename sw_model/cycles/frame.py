@@ -21,6 +21,7 @@ from compiler.state_space import state_words
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import vision_shape
 from compiler.window_layer import Carry, WindowContext, WindowLayer
+from golden.weight_formats import FORMATS
 from hw.config import Config
 from hw.core.isa import COMMAND_BYTES, Command
 from hw.lxe.microcode import Instruction
@@ -109,6 +110,8 @@ def text_spec(model: Model, layers: int) -> TextSpec:
 class _Decoder:
     """A text decoder with some of its layers, each with its own weights, pages and state of its branch.
 
+    Cores with `weight_bits` = 4 load projections in `int4`.
+
     step : gives the places of the contexts; None: they are not in a store
     """
 
@@ -134,8 +137,9 @@ class _Decoder:
             Context(n, mean_keys, start + n * size, start + layers * size + n * columns) for n in range(layers)
         ]
         self.compiler = LanguageModelCompiler(
-            config, text_spec(model, layers), self.region, self.contexts, tokens=tokens, keys=keys, policy=policy
-        )
+            config, text_spec(model, layers), self.region, self.contexts, tokens=tokens, keys=keys, policy=policy,
+            form=FORMATS["int4"] if config.weight_bits == 4 else None,
+        )  # fmt: skip
         self.shares = [Share(core, config.cores) for core in range(config.cores)]
 
     def programs(self, programs: list[list[Command]], steps: list[StepData]) -> Programs:

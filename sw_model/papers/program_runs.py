@@ -10,7 +10,6 @@ from typing import Any
 from compiler import policies as machine
 from compiler.window_layer import Carry
 from golden.codecsight import COMPUTE, REFRESH, REUSE, window_plan
-from sw_model.assumptions import Assumptions
 from sw_model.cycles.core import Traffic
 from sw_model.cycles.critical_path import critical_path, shares
 from sw_model.cycles.frame import (
@@ -96,7 +95,8 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | Stored
 
     Raises ValueError if the clusters of the policy do not fit the core.
     """
-    system, assume = load_system(point.system), Assumptions()
+    system = load_system(point.system)
+    assume = system.assumptions
     assert system.core
     program, config = PROGRAMS[point.policy], system.core.config
     policy, (phase,) = formula_policy(point.policy, model), workload(point, model).phases
@@ -122,9 +122,10 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | Stored
     if rows < tokens * model.group and past > most:  # all clusters are candidates
         raise ValueError(f"past must be at most {most} for policy {point.policy}, got {past}")
     fetch_bytes = work.fetch_bytes * (1 - retained_share(policy, system, work, assume))
+    cluster_bytes = size * model.kv_bytes * assume.kv_bits / 16
     return StepNumbers(
         past=past, tokens=tokens, cluster_tokens=size, selected=round(work.attended_tokens / size),
-        fetched=round(fetch_bytes / (size * model.kv_bytes)), rows=rows, passes=work.threshold_passes, levels=levels,
+        fetched=round(fetch_bytes / cluster_bytes), rows=rows, passes=work.threshold_passes, levels=levels,
     )  # fmt: skip
 
 

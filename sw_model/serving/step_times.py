@@ -51,7 +51,7 @@ class StepTimes:
     ) -> None:
         self.system, self.model, self.link, self.ratio = system, model, link, ratio
         self.policy: Policy = policy_for(policy, model)
-        self.assume = assume or Assumptions()
+        self.assume = assume or system.assumptions
         self.memory_detail = memory_detail
         self.new_tokens = (model.tokens_per_frame, question_tokens, 1)
         self.table = np.full((len(KINDS), len(BATCHES), len(CONTEXTS), len(FETCHES)), -1, np.int64)

@@ -5,7 +5,10 @@ import tomllib
 import pytest
 
 from hw.config import Config
+from sw_model.assumptions import Assumptions
+from sw_model.model import run
 from sw_model.preset_file import PRESETS
+from sw_model.request import Request
 from sw_model.systems import SIZES, load_system, parse_system, preset_names
 from sw_model.workloads import LLAMA3_8B, coin_session, frame, stream
 
@@ -34,6 +37,54 @@ def test_preset_repeats_no_size_of_the_hardware_configuration(name):
 def test_peak_matches_table_1():
     assert load_system("vrex8").peak_tflops == pytest.approx(53.248)
     assert load_system("vrex48").peak_tflops == pytest.approx(319.488)
+
+
+@pytest.mark.parametrize("name", ["vrex8", "vrex48"])
+def test_plus_differs_in_formats_and_residency_only(name):
+    """Memory, link, clock, number of cores and powers of units are the published ones."""
+    published, plus = load_system(name), load_system(f"{name}-plus")
+    assert plus.core.config == published.core.config.replace(kv_bits=4, weight_bits=4)
+    assert (plus.memory, plus.device_memory, plus.link) == (published.memory, published.device_memory, published.link)
+    assert plus.core.clock_mhz == published.core.clock_mhz
+    codecs = {"kv_codec_mw": 0.0, "weight_codec_mw": 0.0}
+    assert vars(plus.power) | codecs == vars(published.power) and plus.power.kv_codec_mw > 0
+    assert plus.assumptions == Assumptions(kv_bits=4.5, weight_bits=4.5, residency="whole")
+    assert published.assumptions == Assumptions()
+
+
+def test_assumptions_of_a_system_are_defaults():
+    """A run and a request take them; a change of a request replaces one."""
+    plus, load = load_system("vrex8-plus"), frame(40_000)
+    own = run(plus, "resv", load)
+    assert own.total_s == run(plus, "resv", load, assume=plus.assumptions).total_s
+    assert own.total_s < run(plus, "resv", load, assume=Assumptions()).total_s
+    assert Request("vrex8-plus").run().total_s == own.total_s
+    changed = Request("vrex8-plus", changes={"assume.residency": "recent"})
+    assert changed.assumptions() == Assumptions(kv_bits=4.5, weight_bits=4.5)
+    assert changed.machine().replace(link={"nominal_gbps": 8}).assume == plus.assume
+
+
+def test_energy_of_codecs():
+    """The codecs of all cores work while the device memory transfers and draw the idle share of their power else."""
+    result = Request("vrex8-plus", tokens=1000).run()
+    busy, power = result.utilisation["DRAM"], load_system("vrex8-plus").power
+    watts = 8 * (power.kv_codec_mw + power.weight_codec_mw) / 1e3
+    assert result.energy_j["codecs"] == pytest.approx(watts * result.total_s * (busy + 0.255 * (1 - busy)))
+    assert "codecs" not in Request("vrex8", tokens=1000).run().energy_j
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"kv_bits": {"value": 17, "source": "x"}}, r"mine: \[assume\]: kv_bits must be finite and between 1 and 16"),
+        ({"wheels": {"value": 4, "source": "x"}}, r"mine: \[assume\]: .*wheels"),
+        ({"kv_bits": 4}, "mine: assume.kv_bits must have a value and a source, got 4"),
+    ],
+)
+def test_assumptions_of_a_system_are_checked(table, message):
+    data = tomllib.loads((PRESETS / "vrex8.toml").read_text()) | {"assume": table}
+    with pytest.raises(ValueError, match=message):
+        parse_system(data, "mine")
 
 
 def test_model_sizes_match_the_paper():

@@ -22,12 +22,13 @@ from util.files import git_revision, write_json
 def runs() -> dict[str, Callable[[], dict[str, Any]]]:
     """All runs by name."""
     result: dict[str, Callable[[], dict[str, Any]]] = {"check": program_runs.check}
-    for name in programs.SYSTEMS:
+    for name in dict.fromkeys((*programs.SYSTEMS, *(point.system for point in programs.PLUS_POINTS))):
         system = load_system(name)
-        result[programs.Point(name, "vision").name] = partial(program_runs.simulate_vision, system)
+        if name in programs.SYSTEMS:
+            result[programs.Point(name, "vision").name] = partial(program_runs.simulate_vision, system)
         for stage, tokens in (("frame", programs.LLAMA3_8B.tokens_per_frame), ("text", 1)):
             result[f"{name} {stage} head"] = partial(program_runs.simulate_head, system, tokens)
-    points = [*programs.POINTS, *programs.TABLE_POINTS]
+    points = [*programs.POINTS, *programs.TABLE_POINTS, *programs.PLUS_POINTS]
     return result | {point.name: partial(program_runs.simulate, point) for point in points if program_runs.fits(point)}
 
 
