@@ -6,7 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from golden.weight_formats import FORMATS
 from hw.config import Config
+from hw.core.load_unit import LengthLimit
 from sw_model.cycles.columns import Command
 from sw_model.cycles.critical_path import critical_path, memory_of, shares
 from sw_model.cycles.frame import compile_carry, compile_step, compile_store, compile_vision, compile_window_step
@@ -33,6 +35,22 @@ def test_record_has_the_cycles_of_the_code():
     assert [entry["command"] for entry in now["critical path"]] == [entry["command"] for entry in then["critical path"]]
     for name in ("traffic", "repeated traffic"):
         assert now[name] == pytest.approx(then[name], rel=0.01)
+
+
+def test_programs_of_four_bits_load_every_projection_once():
+    """Encoded LOADs of all cores have the projections of three layers; all selected tokens are in device memory."""
+    point, model = Point("vrex8-plus", "frame", 1000), replace(LLAMA3_8B, **SMALL)
+    config, numbers = load_system(point.system).core.config, step_numbers(point, model)
+    assert numbers == step_numbers(replace(point, system="vrex8"), model) and numbers.fetched == 0
+    far = replace(point, past=40_000)
+    assert step_numbers(far).fetched == 0 < step_numbers(replace(far, system="vrex8")).fetched
+    step = workload_step(config, numbers)
+    programs = compile_step(config, model, step, tokens=numbers.tokens, past=1000).programs
+    loads = [command.fields for program in programs for command in program if command.name == "LOAD"]
+    encoded = [fields for fields in loads if fields.get("limit") == LengthLimit.ENCODED]
+    assert {fields["block"] for fields in encoded} == {FORMATS["int4"].number}
+    words = sum(fields["rows"] * fields["beats"] for fields in encoded)
+    assert words * config.dpe_inputs == 3 * (model.attn_params + model.ffn_params)
 
 
 def test_one_layer_stands_for_the_repeated_ones():
