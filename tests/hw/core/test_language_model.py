@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
-from compiler.policies import ResvPolicy
+from compiler.policies import FullPolicy, ResvPolicy
 from compiler.runtime import Limits, compile_model
 from golden import bf16
+from golden.language_model import greedy
 from golden.resv import PREFETCH
 from hw.config import Config
 from sim.bench.axi import FixedTiming
@@ -17,6 +18,8 @@ from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelMismatch, ModelRun
 from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
+from tests.compiler.test_runtime import golden_model
+from tests.compiler.test_weights import Decoded
 
 FAMILIES = ("llama", "qwen2", "llava", "llava-siglip", "qwen2.5-vl")
 CHANGES = {  # of the checkpoint by preset, so that its words fit those of the core
@@ -91,6 +94,43 @@ def test_frames_and_answer(family, preset, cores, prefetch, tmp_path, rng, seed)
     errors = np.array(model.cycles) / run.cycles - 1
     assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
     print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles")
+
+
+RESV = ResvPolicy(ratio=0.5, hamming_threshold=3)
+ENCODED = [  # format, family, policy, cores, bits of the KV cache; the projections of qwen2 have biases
+    ("mxfp4", "llama", FullPolicy(), 1, 16),
+    ("int4", "llama", RESV, 1, 16),
+    ("int4", "qwen2", FullPolicy(), 1, 16),
+    ("fp8", "qwen2", RESV, 1, 16),
+    ("mxfp4", "llama", RESV, 2, 4),
+    ("fp8", "llama", FullPolicy(), 2, 4),
+]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name, family, policy, cores, kv_bits", ENCODED)
+def test_two_layers_with_encoded_weights(name, family, policy, cores, kv_bits, tmp_path, rng, seed):
+    """Frames and an answer of two layers: the RTL equals the golden machine, and this golden layers, bit for bit.
+
+    The golden layers compute with the decoded weights.
+    """
+    write_random(tmp_path, family, rng, changes={"num_hidden_layers": 2})
+    checkpoint, preset = Checkpoint(tmp_path), Config.preset("tiny").replace(weight_bits=4, kv_bits=kv_bits)
+    limits = Limits(tokens=32, step=4)
+    machine = compile_model(checkpoint, policy.core(preset), limits, policy, cores=cores, weights=name)
+    run, cycles, session = ModelRun(machine), SessionModel(machine, timing(), BASES), machine.session()
+    model = golden_model(Decoded(checkpoint, name), machine.config, policy, limits.tokens)
+    for position in (0, 4):
+        rows = bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden)))
+        session.features(rows)
+        model.step(rows, np.arange(position, position + 4))
+    logits, _ = model.step(model.embed([3, 7]), np.arange(8, 10))
+    for position, token in enumerate(session.ask([3, 7], count=2), 10):
+        assert token == greedy(logits)
+        np.testing.assert_array_equal(session.logits, logits)
+        logits, _ = model.step(model.embed([token]), np.array([position]))
+    run.check(seed=seed, timing=timing())
+    assert abs(sum(cycles.cycles) / sum(run.cycles) - 1) < 0.02
 
 
 def test_first_difference_is_named(tmp_path, rng):
