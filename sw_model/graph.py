@@ -261,7 +261,7 @@ class Graph:
         """Cycles in which the KVMU looks up the selected clusters, `times` those of the work."""
         work, core = self.work, self.system.core
         assert core
-        lookups = select_cycles(work.selects * times, latency, core) if work.selects else 0.0
+        lookups = select_cycles(work.selects * times, work.clusters, latency, core) if work.selects else 0.0
         heads = self.model.kv_heads * self.batch
         return heads / min(heads, core.retrieving) * lookups
 

@@ -13,8 +13,8 @@ from compiler.builder import Share
 from compiler.products import Products, divide
 from hw.config import Config
 from hw.core.dma import BURST
-from hw.core.processor import READ_ENGINES
 from hw.dre.hcu import HCU
+from hw.dre.kvmu.records import BLOCK_BYTES
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
@@ -26,8 +26,6 @@ LEVELS = 2  # the WTU divides the bucket that crosses the threshold once
 # SELECT of a cluster with one page: acceptance and check 2, a read of the cluster's and of the page's record 2 each,
 # five other states, a reply 1, end 2 (`hw/dre/kvmu`, `sw_model.cycles.store_commands`)
 SELECT_CYCLES = 14
-# Lookahead for such a cluster: each record is looked up before and after its line arrives, with 2 and 3 cycles
-LOOKUP_CYCLES = 10
 # CLUSTER of a token: acceptance and check 2, the cluster's and the page's record 2 each, states 5, reply 1, end 2
 PLACE_CYCLES = 14
 PORT_CYCLES = 10  # of a read besides the latency of the memory: request 2, buffers 2 x 2, interconnect 2, word, use
@@ -123,29 +121,23 @@ def wtu_reads(entries: float, passes: float, core: Core, levels: float = LEVELS)
 def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
     """Cycles of one read of a row of `entries` scores and token counts.
 
-    The buffers of scores and counts hold some bursts each (`hw.core.processor.READ_ENGINES`), which are requested at
-    the same time. The next burst is requested when the WTU has processed the oldest one. `latency` : cycles from the
-    request of a burst to its data
+    The buffers of scores and counts hold a burst each (`hw.core.processor.READ_ENGINES`), so that the next bursts are
+    requested when the WTU has taken these. `latency` : cycles from the request of a burst to its data
     """
     config = core.config
-    words = ceil(entries / config.dpe_inputs)
-    size = min(words, BURST)  # words of a burst
-    beats = size * config.dpe_inputs / config.wtu_lanes
-    in_flight = READ_ENGINES["scores"][1] // size
-    wait = latency + PORT_CYCLES + beats
-    return words / size * max(beats, wait / in_flight)
+    bursts = ceil(entries / (BURST * config.dpe_inputs))
+    return bursts * (latency + PORT_CYCLES) + entries * (2 / config.dpe_inputs + 1 / config.wtu_lanes)
 
 
-def select_cycles(selects: float, latency: float, core: Core) -> float:
-    """Cycles of the KVMU for `selects` clusters with one page each, after one another.
+def select_cycles(selects: float, clusters: float, latency: float, core: Core) -> float:
+    """Cycles of the KVMU for `selects` of `clusters` clusters that are selected in ascending order, each with one page.
 
-    The lookahead reads the records of the next clusters (`hw.dre.kvmu.lookahead`): of each the record of the cluster,
-    then that of its page, with `latency` cycles and those of the port. Half as many clusters as its cache has lines are
-    read at the same time.
+    A line of its cache has several records; the lines of the selected clusters and of their pages are read from memory,
+    with `latency` cycles and those of the port. The selected clusters are assumed to be spread evenly.
     """
-    wait = latency + PORT_CYCLES
-    ahead = (2 * wait + LOOKUP_CYCLES) / (core.config.cache_lines // 2)
-    return selects * max(SELECT_CYCLES, ahead) + 2 * min(1.0, selects) * wait
+    records = max(1, 2 * core.config.dpe_inputs // BLOCK_BYTES)
+    lines = 2 * clusters / records * (1 - (1 - min(1.0, selects / clusters)) ** records)
+    return selects * SELECT_CYCLES + lines * (latency + PORT_CYCLES)
 
 
 def store_cycles(tokens: float, latency: float, copy_latency: float, core: Core) -> float:

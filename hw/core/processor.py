@@ -34,8 +34,8 @@ READ_ENGINES = {
     "vector": (ExecUnit.VECTOR, 32),
     "copy": (ExecUnit.COPY, 64),
     "store": (ExecUnit.RETRIEVAL, 32),
-    "scores": (ExecUnit.RETRIEVAL, 32),
-    "counts": (ExecUnit.RETRIEVAL, 32),
+    "scores": (ExecUnit.RETRIEVAL, 16),
+    "counts": (ExecUnit.RETRIEVAL, 16),
     "pages": (ExecUnit.LOAD, 16),
 }
 WRITE_ENGINES = {

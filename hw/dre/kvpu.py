@@ -194,25 +194,20 @@ class KVPU(wiring.Component):
         m.submodules.commands = commands = SkidBuffer(self.kvmu.command)
         wiring.connect(m, commands.o, self.kvmu.i)
         m.submodules.heads = heads = SyncFIFOBuffered(width=max(1, len(self.i.payload.head)), depth=MAX_GROUPS)
-        # clusters of the lists that wait for the KVMU, which reads their records meanwhile
-        m.submodules.indices = indices = SyncFIFOBuffered(
-            width=self.wtu.o_index.payload.shape().size, depth=self.kvmu.sizes.lookahead
-        )
         bank = Signal()  # staging bank of the next fetch
         in_step = Signal()  # tokens of a step are clustered
         selecting = Signal()  # a list of clusters is outstanding
         keeping = Signal()  # from KEEP to the end of its bitmap and list
         m.d.comb += selecting.eq((heads.level != 0) | heads.r_rdy)
         self._keep_tokens(m, rows, keeping)
-        self._look_ahead(m, indices, keeping)
 
         with m.FSM(init="COMMANDS") as fsm:
             with m.State("COMMANDS"):
                 self._cluster_tokens(m, in_step)
                 with m.If(append.valid):
                     m.d.comb += _drive(commands.i, append)
-                with m.Elif(indices.r_rdy & heads.r_rdy):
-                    self._select_pages(m, commands, heads, indices, bank)
+                with m.Elif(self.wtu.o_index.valid & heads.r_rdy):
+                    self._select_pages(m, commands, heads, bank)
                 with m.Elif(self.i.valid & ~in_step & ~keeping):
                     self._execute(m, commands, heads, bank, selecting)
                     with m.If(self.i.ready & (self.i.payload.op == Op.KEEP)):
@@ -280,6 +275,7 @@ class KVPU(wiring.Component):
                 self.wtu.cfg_selection_mode.eq(SelectionMode.COUNT),
                 self.wtu.cfg_key_order.eq(KeyOrder.REVERSED),
                 self.wtu.cfg_selection_target.eq(count),
+                self.wtu.o_index.ready.eq(1),
             ]
             with m.If(row.valid & row.ready & row.payload.last & ~follows_again):
                 m.d.sync += row_taken.eq(1)
@@ -324,38 +320,23 @@ class KVPU(wiring.Component):
             with m.If(queried):
                 m.next = "SYNC"
 
-    def _look_ahead(self, m: Module, indices: SyncFIFOBuffered, keeping: Signal) -> None:
-        """Clusters of a list to the queue, and to the KVMU, which reads their records ahead. KEEP uses no list."""
-        index, ahead, enters = self.wtu.o_index, self.kvmu.i_ahead, Signal()
-        last = index.payload.last
-        m.d.comb += [
-            ahead.valid.eq(index.valid & indices.w_rdy & ~last & ~keeping),
-            ahead.payload.eq(index.payload.cluster),
-            enters.eq(index.valid & indices.w_rdy & (last | ahead.ready) & ~keeping),
-            indices.w_en.eq(enters),
-            indices.w_data.eq(index.payload),
-            index.ready.eq(enters | keeping),
-        ]
-
-    def _select_pages(
-        self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, indices: SyncFIFOBuffered, bank: Signal
-    ) -> None:
+    def _select_pages(self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal) -> None:
         """Turn a selected cluster into a SELECT command for its KV head; the end of a list ends its head."""
-        index = data.View(self.wtu.o_index.payload.shape(), indices.r_data)
+        index = self.wtu.o_index
         heads_mask = Const(1, self.config.kv_heads) << heads.r_data
         _command(
             m,
             commands,
-            valid=~index.last,
+            valid=~index.payload.last,
             op=kvmu_command.Op.SELECT,
-            cluster=index.cluster,
+            cluster=index.payload.cluster,
             heads=heads_mask[: self.config.kv_heads],
             retain=self.cfg_retain_fetched,
             bank=bank,
         )
         m.d.comb += [
-            indices.r_en.eq(index.last | commands.i.ready),
-            heads.r_en.eq(index.last),
+            index.ready.eq(index.payload.last | commands.i.ready),
+            heads.r_en.eq(index.payload.last),
         ]
 
     def _execute(

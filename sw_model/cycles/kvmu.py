@@ -6,7 +6,6 @@ from sw_model.cycles.columns import Action, Descriptor, Extent, Job, StoreComman
 from sw_model.cycles.copy_unit import copy, wait_for_copy
 from sw_model.cycles.layout import Count, Engine, Machine, Queue, Side
 from sw_model.cycles.line_cache import LOG, READ, WRITE, access, flush, invalidate
-from sw_model.cycles.lookahead import end_walks
 from sw_model.cycles.ports import next_word, read_word, remove_word, request, write_word
 from sw_model.cycles.scheduler import Wait, add, head, item, pop, put, reach, start, take, until
 from sw_model.cycles.store_commands import Act
@@ -19,7 +18,6 @@ def execute_store(k: Machine, c: int) -> Wait:
     """Process: commands of the KVMU."""
     while True:
         s = yield from take(k, c, Queue.STORE)
-        end_walks(k, c, s)
         yield 2  # acceptance, check
         for n in range(k.store_command[s, StoreCommand.ACTS]):
             a = k.store_command[s, StoreCommand.ACT] + n
@@ -27,7 +25,7 @@ def execute_store(k: Machine, c: int) -> Wait:
             if act == Act.WAIT:
                 yield k.act[a, Action.VALUE]
             elif act <= Act.LOG:
-                kind = READ if act <= Act.FOLLOW else WRITE if act == Act.WRITE else LOG
+                kind = READ if act == Act.READ else WRITE if act == Act.WRITE else LOG
                 yield from access(k, c, k.act[a, Action.VALUE], kind)
             elif act == Act.FLUSH:
                 yield from flush(k, c)

@@ -20,7 +20,6 @@ HEAP = PROCESSES
 DEPTH = 64  # largest number of entries of a queue, a power of two
 ITEM = 4  # numbers of an entry
 MAX_LINES = 64  # lines of the cache of a KVMU
-MAX_WALKS = MAX_LINES // 2  # clusters whose records it reads ahead
 FLIGHT = 32  # bursts of one reader, a power of two
 PORTS = 1 + MAX_CORES  # memory ports: the host link, then those of the device memory
 
@@ -91,7 +90,6 @@ class Queue(IntEnum):
     EXTENTS = 28
     DESCRIPTORS = 29
     RUNS = 30  # LOAD: words of one kind before the operand memory, with encoded pages
-    INDICES = 31  # retrieval: selected clusters before the KVMU, -1 at the end of a list
 
 
 class Count(IntEnum):
@@ -120,13 +118,9 @@ class Count(IntEnum):
     TRANSFERS = CREDITS + 10  # commands whose copies are complete
     REPLIED = CREDITS + 11  # for each operation of the KVMU: last replies
     BARRIERS = REPLIED + len(Op)  # BARRIERs that have started
-    ENTERED = BARRIERS + 1  # lists of selected clusters that have entered the queue before the KVMU
-    LINES = BARRIERS + 2  # lines of the cache of the KVMU that have arrived
-    LOOKUPS = BARRIERS + 3  # events after which a block can be looked up
-    WALKS = BARRIERS + 4  # walks of the lookahead that have ended
 
 
-COUNTERS = Count.WALKS + 1
+COUNTERS = Count.BARRIERS + 1
 
 
 class Bell(IntEnum):
@@ -214,12 +208,6 @@ PER_CORE: dict[str, tuple[int, ...]] = {
     "selector": (), "row_end": (2,), "beats": (), "freed": (1 << 13,), "accepted": (2,), "begun": (),
     # KVMU: words and entries of the cache, entries of the page lists; pieces and transfers
     "tag": (MAX_LINES,), "dirty": (MAX_LINES,), "recent": (MAX_LINES,), "evicted": (), "jobs": (), "log_word": (),
-    # lines that are requested, and that are read ahead and not used; requests so far; the cache executes a request;
-    # place of the line that was looked up last
-    "pending": (MAX_LINES,), "ahead": (MAX_LINES,), "fills": (), "executes": (), "looked_up": (),
-    # walks of the lookahead: oldest one, number; of each, command, next action, place of its line, whether it sleeps
-    "walk_first": (), "walks": (), "walk": (MAX_WALKS,), "walk_at": (MAX_WALKS,), "walk_slot": (MAX_WALKS,),
-    "walk_sleeps": (MAX_WALKS,),
     "log_entries": (), "counts": (4,), "list_length": (256,), "listed": (), "pieces_stored": (), "extents_issued": (),
     "descriptors_sent": (), "newest": (len(Side),), "transfers": (),
 }  # fmt: skip

@@ -5,9 +5,9 @@ A function starts in the first cycle of the request and ends in the first cycle 
 
 from __future__ import annotations
 
-from sw_model.cycles.layout import READERS, Bell, Count, Engine, Machine
+from sw_model.cycles.layout import READERS, Count, Engine, Machine
 from sw_model.cycles.ports import read_word, request, write_word
-from sw_model.cycles.scheduler import Wait, add, bell, reach, start
+from sw_model.cycles.scheduler import Wait, reach
 
 ACCESSES, FILLS, WRITEBACKS, LOGGED = range(4)  # counts
 STORED = Count.STORED + Engine.WRITE_STORE - READERS
@@ -18,29 +18,27 @@ NOTHING = -1  # tag of a free line
 def access(k: Machine, c: int, block: int, kind: int) -> Wait:
     """READ, WRITE or LOG of a block. After LOG the line has left the cache and is in the undo log."""
     k.counts[c, ACCESSES] += 1
-    k.executes[c] = 1
     line = block // k.line_blocks
     slot = slot_of(k, c, line)
     if slot < 0:
         slot = first_unused(k, c)
+        yield 1
         if k.dirty[c, slot]:
-            yield 1
             yield from written(k, c)
             yield 1
             yield from write_back(k, c, slot)
             k.dirty[c, slot] = 0
             k.evicted[c] = k.tag[c, slot]
-            yield 1
         if line == k.evicted[c]:
             yield from written(k, c)
-        request_line(k, c, slot, line)
-    if k.pending[c, slot]:
-        rest(k, c)
-        while k.pending[c, slot]:
-            yield bell(c, Bell.COUNT + Count.LINES)
-        k.executes[c] = 1
-    k.ahead[c, slot] = 0
-    wake(k, c, NOTHING)
+        k.tag[c, slot] = NOTHING
+        k.counts[c, FILLS] += 1
+        yield from request(k, c, Engine.READ_STORE, line * k.line_words, k.line_words, 0)
+        yield 1
+        for _ in range(k.line_words):
+            yield from read_word(k, c, Engine.READ_STORE)
+            yield 1
+        k.tag[c, slot] = line
     if kind != LOG:
         use(k, c, slot)
     if kind == READ:
@@ -57,43 +55,6 @@ def access(k: Machine, c: int, block: int, kind: int) -> Wait:
             k.dirty[c, slot] = 1
     if kind == WRITE:
         yield 1
-    rest(k, c)
-
-
-def rest(k: Machine, c: int) -> None:
-    """The cache executes no request, or the request waits for memory: blocks can be looked up."""
-    k.executes[c] = 0
-    add(k, c, Count.LOOKUPS, 1)
-
-
-def request_line(k: Machine, c: int, slot: int, line: int) -> None:
-    """Request a line from memory, from the next cycle on."""
-    k.counts[c, FILLS] += 1
-    k.tag[c, slot] = line
-    k.pending[c, slot] = 1
-    start(k, c, fill_line, 1, slot, k.fills[c])
-    k.fills[c] += 1
-
-
-def fill_line(k: Machine, c: int, slot: int, turn: int) -> Wait:
-    """Process: read a line. The lines arrive in the order of their requests."""
-    yield from request(k, c, Engine.READ_STORE, k.tag[c, slot] * k.line_words, k.line_words, 0)
-    yield 1
-    yield from reach(k, c, Count.LINES, turn)
-    for _ in range(k.line_words):
-        yield from read_word(k, c, Engine.READ_STORE)
-        yield 1
-    k.pending[c, slot] = 0
-    wake(k, c, slot)
-    add(k, c, Count.LINES, 1)
-
-
-def wake(k: Machine, c: int, slot: int) -> None:
-    """Walks that wait for a line, and those that wait for a place, look up again."""
-    for n in range(k.lines // 2):
-        if k.walk_slot[c, n] == slot or k.walk_slot[c, n] == NOTHING:
-            k.walk_sleeps[c, n] = 0
-    add(k, c, Count.LOOKUPS, 1)
 
 
 def slot_of(k: Machine, c: int, line: int) -> int:
@@ -105,50 +66,10 @@ def slot_of(k: Machine, c: int, line: int) -> int:
 
 
 def first_unused(k: Machine, c: int) -> int:
-    """First slot that was not used lately and whose line is neither requested nor kept, or the first of the latter."""
-    first = NOTHING
+    """First slot that was not used lately."""
     for slot in range(k.lines):
-        if not k.pending[c, slot] and not k.ahead[c, slot]:
-            if not k.recent[c, slot]:
-                return slot
-            if first == NOTHING:
-                first = slot
-    return first
-
-
-def first_clean(k: Machine, c: int) -> int:
-    """Place for a line that is read ahead, as `first_unused` without changed lines; NOTHING: there is none."""
-    first = NOTHING
-    requested = 0
-    for slot in range(k.lines):
-        if k.pending[c, slot] or k.ahead[c, slot]:
-            requested += 1
-    if requested >= k.lines // 2:
-        return NOTHING
-    for slot in range(k.lines):
-        if not k.pending[c, slot] and not k.ahead[c, slot] and not k.dirty[c, slot]:
-            if not k.recent[c, slot]:
-                return slot
-            if first == NOTHING:
-                first = slot
-    return first
-
-
-def look_up(k: Machine, c: int, block: int) -> int:
-    """Look up a block: 1 if its line is in the cache; else the line is requested, if there is a place for it."""
-    line = block // k.line_blocks
-    slot = slot_of(k, c, line)
-    if slot >= 0 and not k.pending[c, slot]:
-        use(k, c, slot)
-        return 1
-    if slot < 0:
-        unwritten = k.value[c, STORED] < k.jobs[c]
-        if not (line == k.evicted[c] and unwritten):
-            slot = first_clean(k, c)
-        if slot >= 0:
-            k.ahead[c, slot] = 1
-            request_line(k, c, slot, line)
-    k.looked_up[c] = slot
+        if not k.recent[c, slot]:
+            return slot
     return 0
 
 
@@ -166,7 +87,6 @@ def use(k: Machine, c: int, slot: int) -> None:
 
 def invalidate(k: Machine, c: int) -> Wait:
     """INVALIDATE: drop all lines."""
-    yield from reach(k, c, Count.LINES, k.fills[c])
     drop_lines(k, c)
     yield 2
 
@@ -176,12 +96,10 @@ def drop_lines(k: Machine, c: int) -> None:
     for slot in range(k.lines):
         k.tag[c, slot] = NOTHING
         k.recent[c, slot] = 0
-        k.ahead[c, slot] = 0
 
 
 def flush(k: Machine, c: int) -> Wait:
     """FLUSH: write all changed lines to memory."""
-    k.executes[c] = 1
     yield 1
     yield from written(k, c)
     yield 1
@@ -193,7 +111,6 @@ def flush(k: Machine, c: int) -> Wait:
     yield 1
     yield from written(k, c)
     yield 2
-    rest(k, c)
 
 
 def written(k: Machine, c: int) -> Wait:

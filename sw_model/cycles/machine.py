@@ -32,9 +32,7 @@ from hw.weight_codec.tile_layout import ENCODED as ENCODED_WEIGHTS
 from sw_model.cycles import (
     copy_unit,
     kvmu,
-    line_cache,
     load_unit,
-    lookahead,
     matrix_unit,
     native,
     ports,
@@ -75,12 +73,10 @@ UNITS: list[Process] = [
     vector_unit.drain,
     vector_unit.end_vectors,
     kvmu.execute_store,
-    lookahead.look_ahead,
     kvmu.write_lists,
     kvmu.split_extents,
     kvmu.issue_descriptors,
     retrieval_unit.execute_retrieval,
-    retrieval_unit.select_pages,
     retrieval_unit.receive_codes,
     retrieval_unit.search,
     retrieval_unit.assign,
@@ -103,7 +99,6 @@ OTHERS: list[Process] = [
     matrix_unit.give_credit,
     vector_unit.request_code,
     kvmu.complete_transfers,
-    line_cache.fill_line,
     retrieval_unit.record_slot,
     retrieval_unit.list_clusters,
     retrieval_unit.request_rows,
@@ -184,7 +179,6 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
             m[place("depth", c, queue)] = DEPTHS.get(queue, DEPTH)
             m[place("latency", c, queue)] = LATENCIES.get(queue, 2)
         m[place("depth", c, Queue.HASH_CODES)] = config.max_step_tokens
-        m[place("depth", c, Queue.INDICES)] = config.cache_lines // 2
         for engine, depth in sizes.items():
             m[place("size", c, engine)] = depth
         m[place("value", c, Count.CREDITS)] = dpe.latency + 1

@@ -11,7 +11,6 @@ from hw.core.isa import ExecUnit
 from sw_model.cycles.columns import Command, Retrieval, Row, Select, Selected, Step, StoreCommand, Token
 from sw_model.cycles.layout import READERS, Bell, Count, Engine, Kind, Machine, Queue
 from sw_model.cycles.line_cache import written
-from sw_model.cycles.lookahead import begin_walk
 from sw_model.cycles.ports import read_word, request
 from sw_model.cycles.scheduler import (
     Wait,
@@ -34,7 +33,6 @@ REPORT_CYCLES = 1  # from the end of a row in the selector to the read of its fi
 BUFFERED_BEATS = 2  # beats that the KVPU buffers before the WTU
 BITMAP_BEATS = 4  # beats of a selection that wait for the list of clusters
 LIST_CYCLES = 3  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
-LIST_END = -1  # end of a list in the queue before the KVMU
 FREED = 1 << 13  # beats of short rows whose cycles are kept
 LISTED = Count.STORED + Engine.WRITE_PAGES - READERS
 
@@ -223,7 +221,7 @@ def free_beats(k: Machine, c: int, beats: int) -> None:
 def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
     """Process: the selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
     begun = k.selector[c] + LIST_CYCLES
-    yield from reach(k, c, Count.ENTERED, number - 1)
+    yield from reach(k, c, Count.LISTS, number - 1)
     passed = 0  # all beats have left the memory; the reporter has read all beats
     for n in range(k.command[i, Select.SELECTS]):
         s = k.command[i, Select.SELECT] + n
@@ -235,8 +233,8 @@ def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
             passed = 2
             add(k, c, Count.REPORTED, 1)
         yield from until(k, begun + beat)
-        yield from begin_walk(k, c, k.select[s, Selected.STORE_COMMAND])
-        yield from put(k, c, Queue.INDICES, k.select[s, Selected.STORE_COMMAND], 0, 0, 0)
+        k.listing[c] = 1
+        yield from put(k, c, Queue.STORE, k.select[s, Selected.STORE_COMMAND], 0, 0, 0)
         yield 1
     if passed == 0:
         add(k, c, Count.SENT, 1)
@@ -244,24 +242,10 @@ def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
         add(k, c, Count.REPORTED, 1)
     if k.command[i, Command.KIND] == Kind.SELECT:
         yield from until(k, begun + beats)
-        yield from put(k, c, Queue.INDICES, LIST_END, 0, 0, 0)
     else:
         yield from until(k, begun + k.command[i, Select.LIST])
-        add(k, c, Count.LISTS, 1)
-    add(k, c, Count.ENTERED, 1)
-
-
-def select_pages(k: Machine, c: int) -> Wait:
-    """Process: clusters of the queue to the KVMU; the end of a list ends its KV head."""
-    while True:
-        s = yield from take(k, c, Queue.INDICES)
-        if s == LIST_END:
-            k.listing[c] = 0
-            add(k, c, Count.LISTS, 1)
-        else:
-            k.listing[c] = 1
-            yield from put(k, c, Queue.STORE, s, 0, 0, 0)
-        yield 1
+    k.listing[c] = 0
+    add(k, c, Count.LISTS, 1)
 
 
 def request_rows(k: Machine, c: int, i: int, is_long: int, begun: int) -> Wait:

@@ -24,16 +24,15 @@ class Act(IntEnum):
 
     WAIT = 0  # [cycles]
     READ = 1  # read a block of the store [block]
-    FOLLOW = 2  # read the record of a cluster or of a page of its chain, which is read ahead [block]
-    WRITE = 3  # write parts of a block [block]
-    LOG = 4  # write the line of a block to the undo log [block]
-    FLUSH = 5  # write all changed lines to memory
-    INVALIDATE = 6  # drop all lines
-    CANDIDATES = 7  # send the cluster records to the HCU [Candidates]
-    COPY = 8  # a job of the copy generator [CopyJob]
-    FINISH = 9  # end the transfers of the command
-    DRAIN = 10  # wait until no transfer is in flight
-    COMMITTED = 11  # the undo log is empty
+    WRITE = 2  # write parts of a block [block]
+    LOG = 3  # write the line of a block to the undo log [block]
+    FLUSH = 4  # write all changed lines to memory
+    INVALIDATE = 5  # drop all lines
+    CANDIDATES = 6  # send the cluster records to the HCU [Candidates]
+    COPY = 7  # a job of the copy generator [CopyJob]
+    FINISH = 8  # end the transfers of the command
+    DRAIN = 9  # wait until no transfer is in flight
+    COMMITTED = 10  # the undo log is empty
 
 
 Action = tuple[Act, Any]
@@ -239,9 +238,9 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
     beats: dict[int, list[Reply]] = {}
     for reply in replies[:-1]:
         beats.setdefault(reply.page, []).append(reply)
-    actions: list[Action] = [ONE, (Act.FOLLOW, blocks.cluster(tables, command.cluster))]
+    actions: list[Action] = [ONE, (Act.READ, blocks.cluster(tables, command.cluster))]
     for page in chain if command.heads else ():
-        actions += [(Act.FOLLOW, blocks.page(tables, page)), ONE]  # VISIT
+        actions += [(Act.READ, blocks.page(tables, page)), ONE]  # VISIT
         if page in beats:
             targets = {beat.head: beat.address for beat in beats[page] if beat.transit}
             if command.retain and page in absent:

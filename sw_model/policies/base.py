@@ -144,7 +144,7 @@ class Work:
     passes             times that tokens pass through a layer, each with a read of its weights
     first_layer        tokens that the first layer attends to without a prediction, as a multiple of those of the
                        others; 1: it predicts and attends as they do
-    selects            clusters that the KVMU looks up for a KV head of a sequence
+    selects, clusters  clusters that the KVMU looks up for a KV head of a sequence, and those in its tables
     page_slots         tokens of a page; 0: pages are full
     common_selection   the KV heads select the same clusters, and the fetch for the first one is that for all
     vision_fraction    share of the frame's patches that the vision encoder computes
@@ -174,6 +174,7 @@ class Work:
     passes: float = 1.0
     first_layer: float = 1.0
     selects: float = 0.0
+    clusters: float = 0.0
     page_slots: float = 0.0
     common_selection: bool = False
     vision_fraction: float = 1.0

@@ -105,7 +105,7 @@ class InfiniGen(Policy):
         """
         m, n, t = step.model, step.past_tokens, step.new_tokens
         if step.stage not in self.retrieval_stages:
-            return replace(self.work(step, n, extents=m.kv_heads * n), selects=n, page_slots=1)
+            return replace(self.work(step, n, extents=m.kv_heads * n), selects=n, clusters=n, page_slots=1)
         retrieved, width, rows = self.ratio(step) * n, m.q_heads * m.head_dim, t * m.q_heads
         return replace(
             self.work(step, retrieved, extents=m.kv_heads * retrieved),
@@ -122,6 +122,7 @@ class InfiniGen(Policy):
             scratch_bytes=BF16_BYTES * rows * n * step.batch,  # scores, which are written
             first_layer=n / retrieved if retrieved else 1.0,
             selects=retrieved,
+            clusters=n,
             page_slots=1,
             gpu_kernels=GPU_KERNELS,
             schedule="next_layer",

@@ -135,6 +135,7 @@ class Mosaic(Policy):
             scratch_bytes=2 * scores_bytes,
             lone_read_bytes=scores_bytes,
             selects=retrieved / TOKENS_PER_CLUSTER,
+            clusters=clusters,
             common_selection=True,
             gpu_kernels=20,
             schedule="next_layer",

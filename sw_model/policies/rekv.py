@@ -88,6 +88,7 @@ class ReKV(Policy):
             threshold_entries=blocks,
             threshold_passes=15.6,
             selects=attended / self.tokens_per_frame,
+            clusters=blocks,
             predict_read_bytes=blocks * width * BF16_BYTES * batch,
             gpu_kernels=12,
             schedule="same_layer",

@@ -87,6 +87,7 @@ class ReSV(Policy):
             predict_read_bytes=clusters * (2 * m.key_dim + 12) * step.batch,  # mean key, hash, count, birth
             scratch_bytes=clusters * SCORE_BYTES * rows * step.batch,
             selects=attended / self.tokens_per_cluster,
+            clusters=clusters,
             gpu_kernels=20 + CLUSTERING_KERNELS * t,
             schedule=self.config.prefetch,
         )

@@ -13,7 +13,7 @@ from hw.core.isa import SCORE_ROWS, STRIDE
 from hw.core.lengths import LENGTH_BITS, block_count
 from hw.dre.wtu.command import KEY_BITS, WtuSizes
 
-PACKETS = 16  # packets whose words are requested and not yet sent
+PACKETS = 2  # packets whose words are requested and not yet sent
 
 # One group of joined score rows: word address of the first row, words from one row to the next, number of rows
 # and of clusters of a row, both at least 1; `uncounted`: the token counts are not read, and not defined.
@@ -29,9 +29,8 @@ class RowReader(wiring.Component):
     are the same for all rows and are read again for every row. A row of more clusters than the memory of the WTU is
     sent as often as the WTU requests on `again`.
 
-    Timing: `width / lanes` beats per word, one beat per cycle. The words of the next packets are requested while a
-    packet is sent, as many as the read engines buffer. A packet of a long row is requested when the one before is
-    decided.
+    Timing: `width / lanes` beats per word, one beat per cycle; the words of the next packet are requested while a
+    packet is sent.
 
     Parameters
     ----------

@@ -55,8 +55,6 @@ class Dispatcher(wiring.Component):
     tagged : the transfers of the command have a tag ; retained : a fetched page becomes resident in this cycle
     active : transfers are in flight ; log_full : the undo log is full
     busy, waiting : a command is in progress, waits for transfers
-    selects, cluster : a SELECT of `cluster` is accepted in this cycle
-    restarts : the records that are read ahead are not used: OPEN is in progress, or FETCH is accepted
     completed, op, fault : operation `op` is complete in this cycle, with this cause
     """
 
@@ -90,9 +88,6 @@ class Dispatcher(wiring.Component):
                 "waiting": Out(1),
                 "completed": Out(1),
                 "op": Out(Op),
-                "selects": Out(1),
-                "cluster": Out(sizes.cluster_bits),
-                "restarts": Out(1),
             }
         )
 
@@ -116,14 +111,7 @@ class Dispatcher(wiring.Component):
             self._open(m, command, result)
             self._step(m, command, result)
             self._answer(m, command, result, fetching, fetch_fault, uncommitted)
-            accepts = fsm.ongoing("IDLE") & self.i.valid
-            opening = fsm.ongoing("OPEN") | fsm.ongoing("OPENING") | fsm.ongoing("LOAD")
-            m.d.comb += [
-                self.busy.eq(~fsm.ongoing("IDLE")),
-                self.selects.eq(accepts & (self.i.payload.op == Op.SELECT)),
-                self.cluster.eq(self.i.payload.cluster),
-                self.restarts.eq(opening | (accepts & (self.i.payload.op == Op.FETCH))),
-            ]
+            m.d.comb += self.busy.eq(~fsm.ongoing("IDLE"))
         return m
 
     def _check(

@@ -21,7 +21,6 @@ from hw.dre.kvmu.dispatcher import EXECUTORS, Dispatcher
 from hw.dre.kvmu.free_pages import FreePages
 from hw.dre.kvmu.headers import Headers
 from hw.dre.kvmu.line_cache import LineCache
-from hw.dre.kvmu.lookahead import Lookahead
 from hw.dre.kvmu.offloader import Offloader
 from hw.dre.kvmu.page_editor import PageEditor
 from hw.dre.kvmu.page_frames import PageFrames
@@ -46,7 +45,6 @@ class Parts:
     free_pages: FreePages
     page_frames: PageFrames
     cache: LineCache
-    lookahead: Lookahead
     copies: CopyGenerator
     joiner: Joiner
     splitter: Splitter
@@ -116,8 +114,6 @@ class KVMU(wiring.Component):
     Members
     -------
     i : stream of `command_layout` ; o : stream of `reply_layout`
-    i_ahead : clusters of the SELECT commands that follow, in their order, each before its command. They make the
-        commands faster and change no result; no cluster waits for another input than the commands of earlier ones
     o_candidates : stream of `candidate_layout`
     o_dma : stream of `descriptor_layout`
     i_done : completions {tag, error}, at least one cycle after the descriptor
@@ -190,7 +186,6 @@ class KVMU(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.command)),
-                "i_ahead": In(stream.Signature(cluster_bits)),
                 "o": Out(stream.Signature(sizes.reply)),
                 "o_candidates": Out(stream.Signature(sizes.candidate)),
                 "o_dma": Out(stream.Signature(descriptor_layout(address_bits, (tags - 1).bit_length()))),
@@ -297,7 +292,6 @@ class KVMU(wiring.Component):
             free_pages=FreePages(sizes=sizes),
             page_frames=PageFrames(sizes=sizes),
             cache=LineCache(word=sizes.word, lines=sizes.cache_lines),
-            lookahead=Lookahead(sizes=sizes),
             copies=CopyGenerator(sizes=sizes),
             joiner=Joiner(**engines),
             splitter=Splitter(**engines, tag_bits=(sizes.tags - 1).bit_length()),
@@ -381,15 +375,6 @@ class KVMU(wiring.Component):
             parts.page_frames,
         )
         share(m, [client.memory for client in clients], cache.memory)
-        lookahead, dispatcher = parts.lookahead, parts.dispatcher
-        wiring.connect(m, lookahead.cache, cache.lookup)
-        wiring.connect(m, wiring.flipped(self.i_ahead), lookahead.i)
-        m.d.comb += [
-            lookahead.accepted.eq(dispatcher.selects),
-            lookahead.cluster.eq(dispatcher.cluster),
-            lookahead.restart.eq(dispatcher.restarts | ~headers.is_open),
-            lookahead.context.eq(headers.context),
-        ]
         merge(m, [cache.read_job, loader.read_job], self.read_job)
         broadcast(m, self.read_words, [cache.read_words, loader.read_words])
         wiring.connect(m, cache.write_job, wiring.flipped(self.write_job))

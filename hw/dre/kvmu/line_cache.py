@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout, write_word_layout
@@ -66,84 +65,26 @@ class LineMemory(wiring.Component):
         return m
 
 
-def lookup_port(lines: int) -> wiring.Signature:
-    """Port of `Lookahead`, which reads ahead of the other components and never makes them wait for memory.
-
-    valid, address : look up a block
-    done : the block is looked up in this cycle; the results hold in this cycle
-    hit : its line is in the cache; `data` has the block in the next cycle
-    full : its line is neither in the cache nor requested, because there is no place for it
-    slot : place of the line if it is requested
-    arrived, arrived_slot : a requested line has arrived
-    freed : a line is used, which can make a place
-    release : no line is kept for its first use
-    """
-    return wiring.Signature(
-        {
-            "valid": Out(1),
-            "address": Out(32),
-            "done": In(1),
-            "hit": In(1),
-            "full": In(1),
-            "slot": In(range(lines)),
-            "data": In(BLOCK_BITS),
-            "arrived": In(1),
-            "arrived_slot": In(range(lines)),
-            "freed": In(1),
-            "release": Out(1),
-        }
-    )
-
-
 @dataclass(frozen=True)
 class Lines:
     """Registers and submodules of the cache.
 
     rows : contents of the lines
-    fills : places of the requested lines, in the order of their requests
     tags, valid, dirty, recent : address of each line; it has content, has changed, was used lately
-    pending, ahead : it is requested from memory; it was requested by a lookup and is not used yet
     slot, tag : number and address of the line in work
     evicted : address of the line that was written back last
     """
 
     rows: LineMemory
-    fills: SyncFIFO
     log: UndoLog
     writer: LineWriter
     tags: Sequence[Signal]
     valid: Signal
     dirty: Signal
     recent: Signal
-    pending: Signal
-    ahead: Signal
     slot: Signal
     tag: Signal
     evicted: Signal
-
-
-class Search:
-    """Signals of the comparison of an address with the tags.
-
-    executes, looks : the address is that of a request in IDLE, or of a lookup; rests : IDLE without a request, or WAIT
-    line, block : number of the line, and of the block in it
-    matches, hit, requested : lines with this address; one of them is in the cache, is requested from memory
-    slot, recent : the line that matches, else the victim; lines that are used lately after its use
-    victim, victim_dirty : place for another line; it has changed
-    can_fill : a job can be issued ; has_place : a lookup can use the victim
-    fills : the line is requested in this cycle ; uses_rows : the request reads or writes the lines
-    receives, arriving : a word of a line is there; lines that are complete with it
-    """
-
-    def __init__(self, *, lines: int, line: int, block: int):
-        self.executes, self.looks, self.rests = (Signal(name=name) for name in ("executes", "looks", "rests"))
-        self.line, self.block = Signal(line, name="searched_line"), Signal(block, name="searched_block")
-        self.matches, self.recent = Signal(lines, name="matches"), Signal(lines, name="next_recent")
-        self.hit, self.requested = Signal(name="hit"), Signal(name="requested")
-        self.slot, self.victim = Signal(range(lines), name="searched_slot"), Signal(range(lines), name="victim")
-        self.victim_dirty, self.can_fill = Signal(name="victim_dirty"), Signal(name="can_fill")
-        self.has_place, self.fills, self.uses_rows = Signal(name="has_place"), Signal(name="fills"), Signal()
-        self.receives, self.arriving = Signal(name="receives"), Signal(lines, name="arriving")
 
 
 class LineCache(wiring.Component):
@@ -155,12 +96,8 @@ class LineCache(wiring.Component):
     When the log is full, changed lines are dropped instead of written, so that memory can still be restored. LOG is for
     a line that another unit changes: the line is read and logged, and leaves the cache at once.
 
-    Lookups read ahead while no request is executed, or while the request waits for memory. A lookup that misses
-    requests the line in a place without changes. Such a line is kept for its first use by a request; at most half of
-    the lines are requested or kept. Memory sends the lines in the order of the jobs.
-
     Timing, while memory and client do not stall: READ hit 2 cycles; WRITE hit 1 cycle, and 4 + 2 * words of a line
-    more if the line was clean; a miss adds 2 cycles, the words of the line and the latency of memory, and 3 + words of
+    more if the line was clean; a miss adds 2 cycles, the words of the line and the latency of memory, and 2 + words of
     a line if its victim is dirty. LOG takes 4 + 2 * words of a line after its miss. `memory.request.ready` depends on
     the address of the request.
 
@@ -172,11 +109,10 @@ class LineCache(wiring.Component):
     Members
     -------
     memory : accesses of the other components, one at a time
-    lookup : lookups of `Lookahead`
     read_job, read_words, write_job, write_words, write_done : a read engine and a write engine
     log_base, log_entries, step, restart : see `UndoLog`
     log_full : the undo log is full ; settled : memory has acknowledged everything that was written
-    filled, written_back, logged : a line is requested, is written back, is logged in this cycle
+    filled, written_back, logged : a line is read, is written back, is logged in this cycle
 
     Raises
     ------
@@ -192,7 +128,6 @@ class LineCache(wiring.Component):
         super().__init__(
             {
                 "memory": In(access_port()),
-                "lookup": In(lookup_port(lines)),
                 "read_job": Out(stream.Signature(JOB)),
                 "read_words": In(stream.Signature(read_word_layout(word))),
                 "write_job": Out(stream.Signature(JOB)),
@@ -220,17 +155,17 @@ class LineCache(wiring.Component):
         number = range(self.lines)
         lines = Lines(
             rows=LineMemory(lines=self.lines, blocks=self.blocks),
-            fills=SyncFIFO(width=max(1, (self.lines - 1).bit_length()), depth=self.lines // 2 + 1),
             log=UndoLog(line=self.line),
             writer=LineWriter(word=self.word, line=self.line),
             tags=[Signal(32 - self._offset_bits, name=f"tag{n}") for n in number],
-            **{name: Signal(self.lines, name=name) for name in ("valid", "dirty", "recent", "pending", "ahead")},
+            valid=Signal(self.lines, name="valid"),
+            dirty=Signal(self.lines, name="dirty"),
+            recent=Signal(self.lines, name="recent"),
             slot=Signal(number, name="slot"),
             tag=Signal(32 - self._offset_bits, name="tag"),
             evicted=Signal(32 - self._offset_bits, name="evicted"),
         )
         m.submodules.rows, m.submodules.log, m.submodules.writer = lines.rows, lines.log, lines.writer
-        m.submodules.fills = lines.fills
         log, writer = lines.log, lines.writer
         wiring.connect(m, writer.job, wiring.flipped(self.write_job))
         wiring.connect(m, writer.words, wiring.flipped(self.write_words))
@@ -238,6 +173,7 @@ class LineCache(wiring.Component):
             with m.If(lines.slot == n):
                 m.d.comb += lines.tag.eq(lines.tags[n])
         m.d.comb += [
+            lines.rows.address.eq(lines.slot),
             writer.done.eq(self.write_done),
             writer.i.payload.address.eq(lines.tag << self._offset_bits),
             writer.i.payload.content.eq(lines.rows.r_data),
@@ -251,23 +187,11 @@ class LineCache(wiring.Component):
             self.settled.eq(writer.pending == 0),
             self.logged.eq(log.o.valid & log.o.ready),
         ]
-        search = self._search(m, lines)
-        m.d.comb += lines.rows.address.eq(Mux(search.executes | search.looks, search.slot, lines.slot))
-        with m.FSM(init="IDLE") as fsm:
-            self._execute(m, lines, search)
+        with m.FSM(init="IDLE"):
+            self._lookup(m, lines)
             self._write_lines(m, lines)
+            self._fill(m, lines)
             self._flush(m, lines)
-            with m.State("WAIT"), m.If(~(lines.pending & ~search.arriving).bit_select(lines.slot, 1)):
-                m.next = "IDLE"
-        m.d.comb += [
-            search.executes.eq(fsm.ongoing("IDLE") & self.memory.request.valid),
-            search.rests.eq(fsm.ongoing("WAIT") | (fsm.ongoing("IDLE") & ~self.memory.request.valid)),
-            search.looks.eq(self.lookup.valid & search.rests & ~search.receives),
-        ]
-        self._look_up(m, lines, search)
-        self._receive(m, lines, search, ~fsm.ongoing("FLUSH_NEXT"))
-        with m.If(self.lookup.release):
-            m.d.sync += lines.ahead.eq(0)
         return m
 
     @property
@@ -275,73 +199,55 @@ class LineCache(wiring.Component):
         """Bits of a block number inside a line."""
         return self.blocks.bit_length() - 1
 
-    def _search(self, m: Module, lines: Lines) -> Search:
-        """Compare the tags with the address of the request, or with that of a lookup, and choose a victim."""
-        bits, number = self._offset_bits, range(self.lines)
-        search, address = Search(lines=self.lines, line=32 - bits, block=max(1, bits)), Signal(32)
-        busy, unused = Signal(self.lines), Signal(self.lines)
-        recent, requested = Signal(self.lines), Signal(range(self.lines + 1))
-        line, writes = address[bits:], lines.writer.pending != 0
-        m.d.comb += [
-            address.eq(Mux(search.looks, self.lookup.address, self.memory.request.payload.address)),
-            search.line.eq(line),
-            search.block.eq(address[:bits] if bits else 0),
-            search.matches.eq(Cat((lines.valid | lines.pending)[n] & (lines.tags[n] == line) for n in number)),
-            search.hit.eq((search.matches & lines.valid).any()),
-            search.requested.eq((search.matches & lines.pending).any()),
-            recent.eq(lines.recent | search.matches),
-            search.recent.eq(Mux(recent.all(), search.matches, recent)),
-            busy.eq(lines.ahead | lines.pending | Mux(search.looks, lines.valid & lines.dirty, 0)),
-            unused.eq(~busy & ~lines.recent),
-            search.victim.eq(_first(Mux(unused.any(), unused, ~busy))),
-            search.victim_dirty.eq((lines.valid & lines.dirty).bit_select(search.victim, 1)),
-            search.slot.eq(Mux(search.matches.any(), _index(search.matches), search.victim)),
-            requested.eq(reduce_tree(lambda a, b: a + b, list(lines.ahead | lines.pending))),
-            # a line that was just written back is read after the acknowledgement
-            search.can_fill.eq(~self.read_job.valid & ~((line == lines.evicted) & writes)),
-            search.has_place.eq(~busy.all() & (requested < self.lines // 2)),
-        ]
-        return search
-
-    def _execute(self, m: Module, lines: Lines, search: Search) -> None:
-        """IDLE executes hits and requests the line of a miss; RESPOND sends a block."""
+    def _lookup(self, m: Module, lines: Lines) -> None:
+        """IDLE compares the tags and executes hits; RESPOND sends a block."""
         request, response, rows = self.memory.request, self.memory.response, lines.rows
-        op, sent_block, access = request.payload.op, Signal.like(search.block), Signal()
+        op, address = request.payload.op, request.payload.address
+        block = address[: self._offset_bits] if self._offset_bits else Const(0, 1)
+        sent_block = Signal.like(block)
+        matches, recent, access = Signal(self.lines), Signal(self.lines), Signal()
+        hit_slot, victim = Signal(range(self.lines)), Signal(range(self.lines))
+        victim_dirty = (lines.valid & lines.dirty).bit_select(victim, 1)
         all_blocks = Const(-1, self.blocks)
-        m.d.comb += access.eq((op == Access.READ) | (op == Access.WRITE) | (op == Access.LOG))
+        m.d.comb += [
+            access.eq((op == Access.READ) | (op == Access.WRITE) | (op == Access.LOG)),
+            matches.eq(
+                Cat(lines.valid[n] & (lines.tags[n] == address[self._offset_bits :]) for n in range(self.lines))
+            ),
+            recent.eq(lines.recent | matches),
+            hit_slot.eq(_index(matches)),
+            victim.eq(_index((~lines.recent & (lines.recent + 1))[: self.lines])),
+        ]
         with m.State("IDLE"):
-            m.d.comb += rows.w_data.eq(request.payload.data.replicate(self.blocks))
-            with m.If(search.executes):
-                m.d.sync += [lines.slot.eq(search.slot), sent_block.eq(search.block)]
-            with m.If(search.executes & access & search.hit):
-                m.d.comb += [search.uses_rows.eq(1), self.lookup.freed.eq(1)]
-                m.d.sync += lines.ahead.eq(lines.ahead & ~search.matches)
+            m.d.comb += [
+                rows.address.eq(Mux(matches.any(), hit_slot, victim)),
+                rows.w_data.eq(request.payload.data.replicate(self.blocks)),
+            ]
+            m.d.sync += [lines.slot.eq(rows.address), sent_block.eq(block)]
+            with m.If(request.valid & access & matches.any()):
                 with m.If(op != Access.LOG):
-                    m.d.sync += lines.recent.eq(search.recent)
+                    m.d.sync += lines.recent.eq(Mux(recent.all(), matches, recent))
                 with m.If(op == Access.READ):
-                    m.d.comb += [rows.r_en.eq((1 << search.block)[: self.blocks]), request.ready.eq(1)]
+                    m.d.comb += [rows.r_en.eq((1 << block)[: self.blocks]), request.ready.eq(1)]
                     m.next = "RESPOND"
-                with m.Elif((search.matches & lines.dirty).any()):
+                with m.Elif((matches & lines.dirty).any()):
                     m.d.comb += [
                         request.ready.eq(1),
-                        rows.w_mask.eq((request.payload.strobe << (search.block * STROBE_BITS))[: len(rows.w_mask)]),
+                        rows.w_mask.eq((request.payload.strobe << (block * STROBE_BITS))[: len(rows.w_mask)]),
                     ]
                 with m.Else():
                     m.d.comb += rows.r_en.eq(all_blocks)
                     m.next = "LOG"
-            with m.Elif(search.executes & access & search.requested):
-                m.next = "WAIT"
-            with m.Elif(search.executes & access & search.victim_dirty):
-                m.d.comb += [search.uses_rows.eq(1), rows.r_en.eq(all_blocks)]
-                m.next = "EVICT"
-            with m.Elif(search.executes & access & search.can_fill):
-                m.d.comb += search.fills.eq(1)
-                m.next = "WAIT"
-            with m.Elif(search.executes & (op == Access.FLUSH)):
+            with m.Elif(request.valid & access):
+                m.next = "FILL"
+                with m.If(victim_dirty):
+                    m.d.comb += rows.r_en.eq(all_blocks)
+                    m.next = "EVICT"
+            with m.Elif(request.valid & (op == Access.FLUSH)):
                 m.next = "FLUSH"
-            with m.Elif(search.executes & ~access & (lines.pending == 0)):
+            with m.Elif(request.valid):
                 m.d.comb += request.ready.eq(1)
-                m.d.sync += [lines.valid.eq(0), lines.recent.eq(0), lines.ahead.eq(0)]
+                m.d.sync += [lines.valid.eq(0), lines.recent.eq(0)]
                 m.next = "RESPOND"
         with m.State("RESPOND"):
             m.d.comb += [
@@ -350,65 +256,6 @@ class LineCache(wiring.Component):
             ]
             with m.If(response.ready):
                 m.next = "IDLE"
-
-    def _look_up(self, m: Module, lines: Lines, search: Search) -> None:
-        """Lookups read a block, or request its line."""
-        lookup, rows, sent_block = self.lookup, lines.rows, Signal.like(search.block)
-        m.d.comb += [
-            lookup.done.eq(search.looks),
-            lookup.hit.eq(search.hit),
-            lookup.full.eq(~search.hit & ~search.requested & ~search.fills),
-            lookup.slot.eq(search.slot),
-            lookup.data.eq(rows.r_data.word_select(sent_block, BLOCK_BITS)),
-        ]
-        with m.If(search.looks):
-            m.d.sync += sent_block.eq(search.block)
-            with m.If(search.hit):
-                m.d.comb += rows.r_en.eq((1 << search.block)[: self.blocks])
-                m.d.sync += lines.recent.eq(search.recent)
-            with m.Elif(~search.requested & search.can_fill & search.has_place):
-                m.d.comb += search.fills.eq(1)
-                m.d.sync += lines.ahead.bit_select(search.victim, 1).eq(1)
-
-    def _receive(self, m: Module, lines: Lines, search: Search, rows_free: Value) -> None:
-        """Request lines, in any state, and store their words."""
-        rows, halves, index = lines.rows, self.word // 16, Signal(range(self.line_words))
-        fills, line = lines.fills, Signal.like(search.line)
-        arriving = Signal(range(self.lines))
-        m.d.comb += [
-            fills.w_en.eq(search.fills),
-            fills.w_data.eq(search.victim),
-            self.filled.eq(search.fills),
-            self.read_job.payload.address.eq(word_address(Cat(Const(0, self._offset_bits), line), self.word)),
-            self.read_job.payload.count.eq(self.line_words),
-            self.read_job.payload.last.eq(1),
-            arriving.eq(fills.r_data),
-            search.receives.eq(fills.r_rdy & self.read_words.valid),
-            self.read_words.ready.eq(fills.r_rdy & rows_free & ~search.uses_rows),
-            fills.r_en.eq(self.read_words.valid & self.read_words.ready & self.read_words.payload.last),
-            search.arriving.eq(Mux(fills.r_en, (1 << arriving)[: self.lines], 0)),
-            self.lookup.arrived.eq(fills.r_en),
-            self.lookup.arrived_slot.eq(arriving),
-        ]
-        with m.If(self.read_job.ready):
-            m.d.sync += self.read_job.valid.eq(0)
-        with m.If(search.fills):
-            m.d.sync += [self.read_job.valid.eq(1), line.eq(search.line)]
-            m.d.sync += [flags.bit_select(search.victim, 1).eq(0) for flags in (lines.valid, lines.dirty)]
-            m.d.sync += lines.pending.bit_select(search.victim, 1).eq(1)
-            for n in range(self.lines):
-                with m.If(search.victim == n):
-                    m.d.sync += lines.tags[n].eq(search.line)
-        with m.If(self.read_words.valid & self.read_words.ready):
-            m.d.comb += [
-                rows.address.eq(arriving),
-                rows.w_data.eq(self.read_words.payload.data.replicate(self.line_words)),
-                rows.w_mask.eq((Const((1 << halves) - 1) << (index * halves))[: len(rows.w_mask)]),
-            ]
-            m.d.sync += index.eq(Mux(self.read_words.payload.last, 0, index + 1))
-        with m.If(fills.r_en):
-            m.d.sync += lines.valid.bit_select(arriving, 1).eq(1)
-            m.d.sync += lines.pending.bit_select(arriving, 1).eq(0)
 
     def _write_lines(self, m: Module, lines: Lines) -> None:
         """LOG writes the old content of a line to the undo log; EVICT writes a changed line to memory."""
@@ -429,16 +276,52 @@ class LineCache(wiring.Component):
                     m.d.sync += lines.dirty.bit_select(lines.slot, 1).eq(1)
         with m.State("EVICT"):
             with m.If(log.full):
-                m.d.sync += [flags.bit_select(lines.slot, 1).eq(0) for flags in (lines.valid, lines.dirty)]
-                m.next = "IDLE"
+                m.next = "FILL"
             with m.Elif(writer.pending == 0):
                 m.next = "EVICT_WRITE"
         with m.State("EVICT_WRITE"):
             m.d.comb += [writer.i.valid.eq(1), self.written_back.eq(writer.i.ready)]
             m.d.sync += lines.evicted.eq(lines.tag)
             with m.If(writer.i.ready):
-                m.d.sync += lines.dirty.bit_select(lines.slot, 1).eq(0)
-                m.next = "IDLE"
+                m.next = "FILL"
+
+    def _fill(self, m: Module, lines: Lines) -> None:
+        """FILL requests the line of the request; FILL_WORDS stores it."""
+        rows, address = lines.rows, self.memory.request.payload.address[self._offset_bits :]
+        index, halves = Signal(range(self.line_words)), self.word // 16
+        first_block = Cat(Const(0, self._offset_bits), address)
+        m.d.comb += [
+            self.read_job.payload.address.eq(word_address(first_block, self.word)),
+            self.read_job.payload.count.eq(self.line_words),
+            self.read_job.payload.last.eq(1),
+        ]
+        with m.State("FILL"):
+            in_flight = (address == lines.evicted) & (lines.writer.pending != 0)
+            m.d.comb += self.read_job.valid.eq(~in_flight)
+            m.d.sync += [
+                lines.valid.bit_select(lines.slot, 1).eq(0),
+                lines.dirty.bit_select(lines.slot, 1).eq(0),
+                index.eq(0),
+            ]
+            with m.If(self.read_job.valid & self.read_job.ready):
+                m.d.comb += self.filled.eq(1)
+                m.next = "FILL_WORDS"
+        with m.State("FILL_WORDS"):
+            m.d.comb += [
+                self.read_words.ready.eq(1),
+                rows.w_data.eq(self.read_words.payload.data.replicate(self.line_words)),
+                rows.w_mask.eq(
+                    Mux(self.read_words.valid, Const((1 << halves) - 1) << (index * halves), 0)[: len(rows.w_mask)]
+                ),
+            ]
+            with m.If(self.read_words.valid):
+                m.d.sync += index.eq(index + 1)
+                with m.If(self.read_words.payload.last):
+                    m.d.sync += lines.valid.bit_select(lines.slot, 1).eq(1)
+                    for n in range(self.lines):
+                        with m.If(lines.slot == n):
+                            m.d.sync += lines.tags[n].eq(address)
+                    m.next = "IDLE"
 
     def _flush(self, m: Module, lines: Lines) -> None:
         """FLUSH writes every changed line and waits for the acknowledgements."""
@@ -470,8 +353,3 @@ def _index(one_hot: Value) -> Value:
     """Number of the set bit; 0 if no bit is set."""
     numbers = [Mux(one_hot[n], n, 0) for n in range(len(one_hot))]
     return reduce_tree(lambda a, b: a | b, numbers)
-
-
-def _first(flags: Value) -> Value:
-    """Number of the lowest set bit; 0 if no bit is set."""
-    return _index((flags & (~flags + 1))[: len(flags)])

@@ -95,11 +95,6 @@ class KvmuSizes:
         return self.line // BLOCK_BITS
 
     @property
-    def lookahead(self) -> int:
-        """Clusters whose records are read before their SELECT commands."""
-        return self.cache_lines // 2
-
-    @property
     def key_bytes(self) -> int:
         """Bytes of a mean key of all KV heads, BF16."""
         return self.kv_heads * self.head_dim * 2

@@ -63,8 +63,8 @@ class SteadyStreams(StreamContract):
 class LineCacheSpec(wiring.Component):
     """A read returns what was written last, and no line is written back before its log entry is acknowledged.
 
-    A lookup that hits returns it, too. The specification tracks one bit of an arbitrary block. Memory applies a write
-    at its acknowledgement, as late as possible. The old content in a log entry is the content that memory has then.
+    The specification tracks one bit of an arbitrary block. Memory applies a write at its acknowledgement, as late as
+    possible. The old content in a log entry is the content that memory has then.
     """
 
     def __init__(self) -> None:
@@ -80,10 +80,8 @@ class LineCacheSpec(wiring.Component):
                 "write_ready",
                 "words_ready",
                 "done",
-                "looks",
-                "release",
             ),
-            *("cover_read_back", "cover_logged_again", "cover_looked_up"),
+            *("cover_read_back", "cover_logged_again"),
         )
         super().__init__(
             {
@@ -91,7 +89,6 @@ class LineCacheSpec(wiring.Component):
                 "op": In(2),
                 "address": In(2),
                 "tracked": In(2),
-                "looked": In(2),
             }
         )
 
@@ -125,18 +122,6 @@ class LineCacheSpec(wiring.Component):
         with m.If(request.valid & request.ready & (request.payload.op == Access.FLUSH)):
             m.d.sync += checks.eq(0)
         m.d.comb += Assert(~response.valid | ~checks | (response.payload[0] == expected))
-        lookup, looked_up, content = cache.lookup, Signal(), Signal()
-        m.d.comb += [
-            lookup.valid.eq(self.looks),
-            lookup.address.eq(self.looked),
-            lookup.release.eq(self.release),
-            Assert(~looked_up | (lookup.data[0] == content)),
-            self.cover_looked_up.eq(looked_up & content),
-        ]
-        m.d.sync += [
-            looked_up.eq(lookup.done & lookup.hit & (self.looked == self.tracked)),
-            content.eq(reference),
-        ]
         memory, evicted = Signal(), Signal()
         self._reads(m, cache, memory)
         self._writes(m, cache, memory, evicted)

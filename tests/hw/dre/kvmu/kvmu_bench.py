@@ -135,8 +135,8 @@ class KvmuBench(StoreBench):
             "cfg_max_descriptor_bytes": self.config.max_descriptor_bytes % 4096,
         }
 
-    def run(self, *, ahead=True, **options):
-        """Simulate the commands. `ahead`: the clusters of SELECT arrive on `i_ahead` when the unit accepts them."""
+    def run(self, **options):
+        """Simulate the commands."""
         outputs = {
             "o": len(self.replies),
             "o_candidates": len(self.candidates),
@@ -146,8 +146,7 @@ class KvmuBench(StoreBench):
         config = {**self.settings, **options.pop("config", {})}
         options.setdefault("timeout_cycles", 20_000 + 2_000 * len(self.commands))
         options.setdefault("memory", self.initial)
-        clusters = [command.cluster for command in self.commands if command.op == Op.SELECT and ahead]
-        inputs = {"i": columns(self.commands, Command), "i_ahead": np.array(clusters, np.int64)}
+        inputs = {"i": columns(self.commands, Command)}
         return simulate(self.unit, "kvmu", inputs, outputs, config=config, echo={"i_done": "o_dma"}, **options)
 
     def check_run(self, **options):

@@ -16,7 +16,6 @@ from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
 from tests.hw.dre.kvmu.kvmu_bench import FAULTS, LARGE, SMALL, KvmuBench, columns
 
-NOTHING_AHEAD = np.zeros(0, np.int64)
 RTL_ONLY = ("REGION", "STRAY", "TRANSFER", "LOG")  # causes that the golden KVMU does not have
 
 
@@ -387,7 +386,7 @@ def test_stray_and_failed_completions_are_reported():
     assert tags == [n % bench.unit.tags for n in range(len(wrong))]
     # one after the other, far more than there are descriptors: early and late ones are strays
     answers = {"tag": np.repeat(tags, 500), "error": np.repeat(wrong, 500)}
-    inputs = {"i": columns(bench.commands, Command), "i_ahead": NOTHING_AHEAD, "i_done": answers}
+    inputs = {"i": columns(bench.commands, Command), "i_done": answers}
     outputs = {"o": len(bench.replies), "o_candidates": 1, "o_dma": len(sent), "o_complete": len(wrong)}
     record = simulate(
         bench.unit,
@@ -431,7 +430,7 @@ def test_bad_headers_are_refused(name, seed):
     record = simulate(
         bench.unit,
         "kvmu",
-        {"i": columns(commands, Command), "i_ahead": NOTHING_AHEAD},
+        {"i": columns(commands, Command)},
         outputs,
         config=bench.settings,
         echo={"i_done": "o_dma"},
@@ -451,7 +450,7 @@ def test_regions_that_do_not_fit(seed):
         record = simulate(
             bench.unit,
             "kvmu",
-            {"i": columns([Command(int(Op.OPEN))], Command), "i_ahead": NOTHING_AHEAD},
+            {"i": columns([Command(int(Op.OPEN))], Command)},
             outputs,
             config={**bench.settings, name: value},
             echo={"i_done": "o_dma"},
@@ -508,7 +507,7 @@ def test_cycle_formulas(word, lines, rng):
         cycles = _timed(bench, rng)
         want += cycles if isinstance(cycles, tuple) else [cycles]
     bits = ("rst", "i__valid", "i__ready", "read_job__valid", "read_words__valid")
-    record = bench.check_run(ahead=False, memory_latency=(3, 3), record_ports=[*bits, "stat_fills", "stat_logged"])
+    record = bench.check_run(memory_latency=(3, 3), record_ports=[*bits, "stat_fills", "stat_logged"])
     ports = {name: values[record.ports["rst"][:, 0] == 0] for name, values in record.ports.items()}
     bit = {name: ports[name][:, 0] == 1 for name in bits}
     accepted = np.flatnonzero(bit["i__valid"] & bit["i__ready"])
