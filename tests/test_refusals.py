@@ -132,7 +132,7 @@ REFUSED = {
     # the system model
     "model --system tpu": "system must be one of a100, ",
     "model --system none.toml": "system file none.toml: No such file",
-    "model --system sweep.toml": "sweep.toml: key must be one of name, kind, ",
+    "model --system sweep.toml": "sweep.toml: key must be one of assume, core, ",
     "model --set link.nominal_gbps=0": "system: link.nominal_gbps must be positive, got 0",
     "model --set link.none=1": "key of link in system V-Rex8 must be one of nominal_gbps, ",
     "model --set gpu.none=1": "table of system V-Rex8 must be one of core, device_memory, link, power, got 'gpu'",
