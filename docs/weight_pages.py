@@ -119,7 +119,7 @@ def _steps(checkpoint: Checkpoint, model: Model, policy: Policy, name: str) -> t
     rng = np.random.default_rng(SEED)
     text, size = checkpoint.spec.text, model.tokens
     preset = Config.preset(model.preset).replace(
-        weight_bits=16 if name == MACHINE_FORMATS[0] else 4, page_frames=1024, max_candidates=256
+        weight_bits=16 if name == MACHINE_FORMATS[0] else 4, page_frames=1024, max_candidates=256, max_pages=256
     )
     limits = Limits(tokens=512, step=size)
     session = compile_model(checkpoint, policy.core(preset), limits, policy, weights=name).session()
