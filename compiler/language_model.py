@@ -69,8 +69,7 @@ def layer_weights(
     matrices: dict[str, np.ndarray | PackedWeights] = {}
     for name in PROJECTIONS:
         key = f"layers.{layer}.{name}"
-        packed = weights.packed(key, form) if form is not None else None
-        if packed is not None and form is not None:
+        if form is not None and (packed := weights.packed(key, form)) is not None:
             matrices[name] = _padded_codes(packed, form, key, spec, config)
             continue
         matrix = weights.load(key)

@@ -174,11 +174,16 @@ class Products:
             for k in range(0, k_blocks, inputs)
         ]
 
+    def blocks(self, tokens: int, k_blocks: int) -> list[tuple[int, int]]:
+        """Sizes of the blocks of tokens that are computed together, each with the number of such blocks."""
+        block = self.block(tokens, k_blocks)
+        return [(block, tokens // block), *[(tokens % block, 1)] * (tokens % block > 0)]
+
     def loaded_words(self, m_blocks: int, k_blocks: int, tokens: int) -> int:
         """Words that a core loads for a product in blocks of tokens: weights and activations."""
-        block, words = self.block(tokens, k_blocks), 0
-        for size, times in ((block, tokens // block), (tokens % block, 1)):
-            plan = self.plan(range(m_blocks), k_blocks, size) if size else []
+        words = 0
+        for size, times in self.blocks(tokens, k_blocks):
+            plan = self.plan(range(m_blocks), k_blocks, size)
             words += times * sum(step.results * step.inputs * self.width for step in plan)
             words += times * self.activation_words(plan, k_blocks, size)
         return words

@@ -195,9 +195,9 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
     steps, words, tiles = 0, 0, 0
     for group, number in product(range(groups), range(size)):
         part, tokens = Share(number, size).part(m_blocks), len(Share(group, groups).part(count))
-        block, own = products.block(tokens, k_blocks) if many else tokens, 0
-        for length, times in ((block, tokens // block), (tokens % block, 1)):
-            plan = products.plan(part, k_blocks, length) if length else []
+        own = 0
+        for length, times in products.blocks(tokens, k_blocks) if many else [(tokens, 1)]:
+            plan = products.plan(part, k_blocks, length)
             own += times * len(plan)
             tiles += times * sum(step.results * step.inputs for step in plan)
             words += times * products.activation_words(plan, k_blocks, length)

@@ -7,7 +7,8 @@ from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, row_words, tiles
-from compiler.products import Matrix, Products
+from compiler.products import Matrix, Products, divide
+from compiler.vision_parts import multiply
 from golden import bf16
 from golden.dot import matmul
 from hw.config import Config
@@ -54,6 +55,44 @@ def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, rng):
         run(p.builder.commands, memory)
     result = np.frombuffer(bytes(memory), np.uint32, tokens * m_blocks * n, OUT * WORD).reshape(tokens, -1)
     np.testing.assert_array_equal(result, matmul(x, weights, n, CONFIG.align_bits))
+
+
+@pytest.mark.parametrize(("m_blocks", "tokens", "cores"), [(3, 40, 1), (3, 40, 5), (2, 37, 7), (5, 3, 8), (1, 40, 48)])
+def test_product_of_divided_tokens_equals_golden(m_blocks, tokens, cores, rng):
+    """Every result of every token is written by one core; memory behind and between the rows keeps its content."""
+    n, products, k_blocks, stride = CONFIG.dpe_inputs, Products(CONFIG), 6, 2 * m_blocks + 1
+    weights = bf16.encode(rng.standard_normal((m_blocks * n, k_blocks * n)))
+    x = bf16.encode(rng.standard_normal((tokens, k_blocks * n)))
+    memory, image, written = bytearray(b"\xff" * SIZE), tiles(weights, n), []
+    memory[: len(image)] = image
+    memory[X * WORD : X * WORD + x.nbytes] = x.tobytes()
+    for core in range(cores):
+        p = products.program(Share(core, cores))
+        multiply(products, p, Matrix(0, m_blocks, k_blocks), tokens, [Columns(X, k_blocks)], [], OUT, stride=stride)
+        run(p.builder.commands, memory)
+        written += [
+            (command.fields["out"] + vector * stride + 2 * m)
+            for command in p.builder.commands
+            if command.name == "MULTIPLY" and command.fields["last"]
+            for vector in range(command.fields["vectors"])
+            for m in range(command.fields["m_blocks"])
+        ]
+    assert sorted(written) == [OUT + token * stride + 2 * m for token in range(tokens) for m in range(m_blocks)]
+    size = (tokens + 1) * stride * n
+    result = np.frombuffer(bytes(memory), "<u4", size // 2, OUT * WORD).reshape(-1, stride * n // 2)
+    np.testing.assert_array_equal(result[:tokens, : m_blocks * n], matmul(x, weights, n, CONFIG.align_bits))
+    assert (result[:tokens, m_blocks * n :] == 0xFFFFFFFF).all() and (result[tokens:] == 0xFFFFFFFF).all()
+
+
+@pytest.mark.parametrize("cores", [1, 5, 8, 48])
+@pytest.mark.parametrize(("m_blocks", "k_blocks"), [(16, 17), (16, 65), (64, 17), (1, 1)])  # of SigLIP-L, and one tile
+def test_grid_of_cores_is_at_least_as_fast_as_result_blocks_alone(m_blocks, k_blocks, cores):
+    products, tokens = Products(Config.preset("paper")), 576
+    size, groups = divide(products, m_blocks, k_blocks, tokens, cores)
+    assert size * groups <= cores
+    words = products.loaded_words(-(-m_blocks // size), k_blocks, -(-tokens // groups))
+    alone = products.loaded_words(-(-m_blocks // cores), k_blocks, tokens)
+    assert words <= alone and (words < alone / 1.8 if (m_blocks, cores) == (16, 48) else True)
 
 
 def test_result_blocks_at_the_interleave_have_a_gap():
