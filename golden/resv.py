@@ -162,7 +162,7 @@ class ResvLayer:
         else:
             self.planes = rounded("planes", checks.reals("planes", planes, self.dimension, config.hash_bits))
         self.tables = [ClusterTable(config.rule()) for _ in range(tables)]
-        self.means = [MeanKeys(self.dimension, config.mean_store) for _ in range(tables)]
+        self.means: Sequence[MeanKeys] = [MeanKeys(self.dimension, config.mean_store) for _ in range(tables)]
         self.cluster_of = [GrowableArray((), np.int32) for _ in range(tables)]  # -1: not clustered
         self._sum = np.zeros((tables, self.dimension))
 

@@ -6,6 +6,7 @@ integers or sequences of single float32 additions. Clusters, mean keys and selec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class CompiledResvLayer(ResvLayer):
     """
 
     device: str | None = None
-    means: list[CompiledMeans]  # type: ignore[assignment]
+    means: Sequence[CompiledMeans]
 
     def __init__(self, config: ResvConfig, kv_heads: int, head_dim: int, layer: int = 0) -> None:
         super().__init__(config, kv_heads, head_dim, layer)

@@ -11,11 +11,11 @@ from synth.mapping import Mapped
 
 SUPPLIES = {"0": "gnd", "1": "vdd"}  # value of a constant input -> supply to which it is tied
 # names that graywolf, DEF or Verilog read as words of their own
-_RESERVED = frozenset(
-    """PIN align always and assign begin bottom buf cell class corners end equiv initial inout input layer left module
-    name nand net nor not or orientations output pad pin port reg right signal soft supply0 supply1 top wire
-    xor""".split()  # noqa: SIM905  a list of words reads better
-)
+_RESERVED = {
+    "PIN", "align", "always", "and", "assign", "begin", "bottom", "buf", "cell", "class", "corners", "end", "equiv",
+    "initial", "inout", "input", "layer", "left", "module", "name", "nand", "net", "nor", "not", "or", "orientations",
+    "output", "pad", "pin", "port", "reg", "right", "signal", "soft", "supply0", "supply1", "top", "wire", "xor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ def bf16_codes(rng: np.random.Generator, rows: int, n: int) -> tuple[np.ndarray,
     """Pairs of rows (rows, n) of BF16 codes, each of a random adversarial case."""
     cases = list(adversarial(rng, n, rows).values())
     kind = rng.integers(0, len(cases), rows)
-    return tuple(np.stack([cases[k][side][row] for row, k in enumerate(kind)]) for side in (0, 1))  # type: ignore[return-value]
+    first, second = (np.stack([cases[k][side][row] for row, k in enumerate(kind)]) for side in (0, 1))
+    return first, second
 
 
 def instruction(rng: np.random.Generator, rows: int, room: int, stream: bool) -> Instruction:
