@@ -39,8 +39,18 @@ class Share:
         return self.number == 0
 
     def part(self, items: int) -> range:
-        """Its part of consecutive items; the parts of all cores differ in size by 1 at most."""
-        return range(self.number * items // self.count, (self.number + 1) * items // self.count)
+        """Its part of consecutive items; the last cores have one item more if the items do not divide.
+
+        Neighbouring cores have different memory ports, so that those with more items do not share one.
+        """
+        least, rest = divmod(items, self.count)
+        more = self.count - rest
+        first = self.number * least + max(0, self.number - more)
+        return range(first, first + least + (self.number >= more))
+
+    def after(self, items: int) -> "Share":
+        """The share of work that follows these items at once: other cores have one item more."""
+        return Share((self.number + items) % self.count, self.count)
 
     def groups(self, count: int) -> tuple[list[int | None], "Share"]:
         """The groups of items that it works on, of `count` independent ones, and its share of each.

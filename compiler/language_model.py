@@ -15,7 +15,7 @@ from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
-from compiler.memory import Region, block_words, tiles
+from compiler.memory import Region, matrix_words, tiles
 from compiler.model_spec import TextSpec
 from compiler.policies import Policy
 from compiler.policies.base import LayerWidths
@@ -114,12 +114,13 @@ class LanguageModelCompiler:
     tokens : tokens of the largest step ; keys : keys of the longest attention row
     policy : what the layers do with their tokens
     form : format of the stored weights of the layers' projections; None: BF16
+    cores : cores that work on a step, see `LayerCompiler`
 
     Attributes
     ----------
     layers : all layers; they share buffers, and each one overwrites its input `x` with its output
     x : word address of the hidden states ; cosines : word address of the RoPE angles of a step
-    head : the LM head ; block_words : words from one of its result blocks to the next
+    head : the LM head
     logits : word address of the logits, FP32
     choice : word address of the choice: 2**24 minus the ID of the most probable token, an FP32 number
 
@@ -140,6 +141,7 @@ class LanguageModelCompiler:
         keys: int,
         policy: Policy,
         form: WeightFormat | None = None,
+        cores: int = 1,
     ):
         if spec.kv_heads != config.kv_heads:
             raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
@@ -155,7 +157,7 @@ class LanguageModelCompiler:
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
         kind = WindowLayer if policy.windows else LayerCompiler
-        first = kind(config, sizes, region, contexts[0], policy, form)
+        first = kind(config, sizes, region, contexts[0], policy, form, cores)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
         self.x, self.cosines, self.words = first.x, first.cosines, first.x_words
@@ -164,8 +166,7 @@ class LanguageModelCompiler:
         if blocks >= 1 << COUNT:
             raise ValueError(f"vocabulary must be at most {((1 << COUNT) - 1) * n}, got {spec.vocabulary}")
         allocate = region.allocate
-        self.block_words = block_words(self.words, n)
-        self.head = Matrix(allocate(blocks * self.block_words), blocks, self.words)
+        self.head = Matrix(allocate(matrix_words(blocks, self.words, n, cores)), blocks, self.words, cores)
         self.embedding = 0 if spec.tied_embeddings else allocate(spec.vocabulary * self.words)
         self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks), allocate(2 * blocks)
         self.piece = min(config.vpe_rows, blocks)  # beats of the logits that are compared together
@@ -195,7 +196,8 @@ class LanguageModelCompiler:
                 images |= layer.branch.images(branch)
             yield images
         embedding = weights.load("embedding")
-        yield {self.head.address: tiles(embedding if spec.tied_embeddings else weights.load("lm_head"), n)}
+        head = embedding if spec.tied_embeddings else weights.load("lm_head")
+        yield {self.head.address: tiles(head, n, self.head.cores)}
         if not spec.tied_embeddings:
             yield {self.embedding: embedding.tobytes()}
         ranks = np.zeros(self.blocks * n, np.float32)
@@ -208,9 +210,8 @@ class LanguageModelCompiler:
             raise ValueError(f"token must be 0 to {self.spec.vocabulary - 1}, got {token}")
         if not self.spec.tied_embeddings:
             return [(self.embedding + token * self.words, self.words)]
-        n = self.width
-        tile = self.head.address + token // n * self.block_words + token % n
-        return [(tile + k * n, 1) for k in range(self.words)]
+        first, stride = self.head.tiles_of(token // self.width, self.width)
+        return [(first + token % self.width + k * stride, 1) for k in range(self.words)]
 
     def angles(self, cosines: np.ndarray, sines: np.ndarray) -> bytes:
         """Image of the RoPE angles of a step, of FP32 bit patterns (T, head_dim / 2) each."""

@@ -18,7 +18,7 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Activations, Columns, Piece
 from compiler.builder import ALONE, CommandRef, Operands, Share
-from compiler.memory import Region, block_words, encoded_tiles, row_words, tiles
+from compiler.memory import Region, block_words, encoded_tiles, matrix_words, row_words, tiles
 from compiler.policies import Policy, ResvPolicy
 from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
@@ -94,6 +94,7 @@ class LayerCompiler:
     region : device memory for the layer ; context : state of the layer that its programs use
     policy : what the layer does with its tokens
     form : format of the stored weights of the projections; None: BF16
+    cores : cores that work on a step; more or fewer get the same results, but read the weights more slowly
 
     Attributes
     ----------
@@ -120,6 +121,7 @@ class LayerCompiler:
     context: Context
     policy: Policy = field(default_factory=ResvPolicy)
     form: WeightFormat | None = None
+    cores: int = 1
     attention_kind: ClassVar[type[RetrievalAttention]] = RetrievalAttention
 
     def __post_init__(self) -> None:
@@ -127,7 +129,7 @@ class LayerCompiler:
         self.table = self.policy.table(c)
         if self.form is not None and c.weight_bits != 4:
             raise ValueError(f"weight_bits must be 4 for weights in {self.form.name}, got {c.weight_bits}")
-        self.products, self.vectors = Products(c), VectorCode(c, self.region)
+        self.products, self.vectors = Products(c, self.cores), VectorCode(c, self.region)
         self.width = n = self.products.width
         self.rows = self.products.rows
         self.head = c.head_dim // n  # words of one head's vector
@@ -212,10 +214,11 @@ class LayerCompiler:
         """Memory of a matrix; the hyperplanes and the biases are BF16."""
         n, form, allocate = self.width, None if name == "planes" else self.form, self.region.allocate
         if form is None:
-            return Matrix(allocate(m_blocks * block_words(k_blocks, n)), m_blocks, k_blocks)
+            cores = 1 if name == "planes" else self.cores  # core 0 multiplies with the hyperplanes
+            return Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores)
         has_bias = self.sizes.qkv_bias and name in ("q", "k", "v")
         address = allocate(m_blocks * block_words(k_blocks - has_bias, n, form))
-        bias = allocate(m_blocks * block_words(1, n)) if has_bias else None
+        bias = allocate(matrix_words(m_blocks, 1, n)) if has_bias else None
         return Matrix(address, m_blocks, k_blocks, form=form, bias=bias)
 
     @property
@@ -291,11 +294,13 @@ class LayerCompiler:
         # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
         both_fit &= not (self.table.by_frames or self.table.partitions)
+        k_blocks, q_blocks = (self.matrices[name].m_blocks for name in "kq")
+        q_share, v_share = p.builder.share.after(k_blocks), p.builder.share.after(k_blocks + q_blocks)
         k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
         k = meet(self._rope(p, "k", t, k_products))
-        q = meet(self._multiply(p, "q", t, x, w["q"], wide=True))
+        q = meet(self._multiply(p, "q", t, x, w["q"], wide=True, share=q_share))
         scoring = self._speculate(p, t, x, following, visual)
-        v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+        v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False, share=v_share))
         plain = self._without_rope(p, t, k_products, q)
         if self.table.by_frames and not selected:  # before the tokens of the step are clustered
             selected = self._select(p, t, self, p.builder.meet(opened), plain, lists=0)
@@ -315,7 +320,7 @@ class LayerCompiler:
             rotated = rotated or meet(self._rope(p, "q", t, q))
             clustered = p.builder.lead("CLUSTER", after=codes)
             means = self._means(p, piece, [*clustered, *plain])
-            v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False))
+            v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False, share=v_share))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v], pruned=kept < t)]
         context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following, scoring)
         if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
@@ -342,7 +347,8 @@ class LayerCompiler:
         norm = meet(self.norm(p, self.norms[1], self.attended, t, attended))
         x = Activations([Columns(self.normed, self.x_words)], norm)
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
-        up = meet(self._multiply(p, "up", t, x, w["up"], wide=True))
+        following = p.builder.share.after(self.matrices["gate"].m_blocks)
+        up = meet(self._multiply(p, "up", t, x, w["up"], wide=True, share=following))
         x = Activations([Columns(self.middle, self.ffn, self.middle_row)], meet(self._gated(p, t, up)))
         down = meet(self._multiply(p, "down", t, x, w["down"], wide=True))
         return meet(self._residual(p, t, self.attended, w["down"], self.out, down))
@@ -492,7 +498,10 @@ class LayerCompiler:
                 stored = stored.reshape(len(stored), -1, c.head_dim)[:, :, order].reshape(stored.shape)
             if target.bias is not None:
                 images[target.bias] = tiles(with_bias(np.empty((len(stored), 0), np.uint16), bias, n), n)
-            images[target.address] = tiles(stored, n) if target.form is None else encoded_tiles(stored, n, target.form)
+            if target.form is None:
+                images[target.address] = tiles(stored, n, target.cores)
+            else:
+                images[target.address] = encoded_tiles(stored, n, target.form)
         images |= {address: norm.tobytes() for address, norm in zip(self.norms, norms, strict=True)}
         if self.sizes.qkv_bias:
             images[self.one] = one(n).tobytes()

@@ -1,9 +1,11 @@
 """Device memory: regions of words, and the image of a matrix.
 
-Cores read parts of a matrix at the same time, each part in the order of addresses. Parts that begin at a multiple of
-the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
-Rows of scores are written piece by piece, the same piece of all rows after each other, and rows of activations that
-exceed the operand memory are read so. A gap after each row moves the piece to another channel.
+Cores read parts of a matrix at the same time. Tiles that they read at the same time follow each other (`place`): the
+cores together read the matrix in the order of addresses, which uses all banks of a DRAM evenly. Encoded tiles are so
+short that a core reads those of a result block together. Parts that begin at a multiple of the interleave of a DRAM use
+the same banks with different rows all the time; a gap after each result block avoids it. Rows of scores are written
+piece by piece, the same piece of all rows after each other, and rows of activations that exceed the operand memory are
+read so. A gap after each row moves the piece to another channel.
 """
 
 from dataclasses import dataclass
@@ -41,24 +43,51 @@ def page_layout(config: Config) -> PageLayout:
 
 
 def block_words(k_blocks: int, width: int, form: WeightFormat | None = None) -> int:
-    """Words from one result block of a matrix to the next: its tiles; multiples of `INTERLEAVE_BYTES` have a gap.
+    """Words from one result block of a matrix to the next, if its tiles follow each other, for one core.
 
-    `form` : format of the tiles; None: BF16
+    Multiples of `INTERLEAVE_BYTES` have a gap. `form` : format of the tiles; None: BF16
     """
     words, word_bytes = k_blocks * (form.tile_words(width) if form else width), 2 * width
     return words if words * word_bytes % INTERLEAVE_BYTES else words + GAP_BYTES // word_bytes
+
+
+def matrix_words(m_blocks: int, k_blocks: int, width: int, cores: int = 1) -> int:
+    """Words of a matrix of BF16 tiles."""
+    return m_blocks * (block_words(k_blocks, width) if cores == 1 else k_blocks * width)
+
+
+def place(m: int, m_blocks: int, k_blocks: int, cores: int) -> tuple[int, int]:
+    """Number of the first tile of result block `m` in memory, and the tiles from one of its tiles to the next.
+
+    The cores have the parts of `Share.part`. First are the first blocks of all cores: their first tiles, their second
+    tiles, and so on; then the second blocks. The last ones are those of the cores that have a block more.
+    """
+    least, rest = divmod(m_blocks, cores)
+    more = cores - rest  # number of the first core that has one more
+    if m < more * least:
+        core, block = divmod(m, least)
+    else:
+        core, block = divmod(m - more * least, least + 1)
+        core += more
+    if block < least:
+        return block * cores * k_blocks + core, cores
+    return least * cores * k_blocks + core - more, rest
 
 
 def encoded_tiles(matrix: np.ndarray | PackedWeights, width: int, form: WeightFormat) -> bytes:
     """Memory image of a matrix (M, K) in a format. K is a multiple of `width`.
 
     BF16 codes, uint16, are quantised; codes of the format are stored as they are. The order of the tiles is that of
-    `tiles`.
+    `tiles` for one core.
     """
     packed = matrix if isinstance(matrix, PackedWeights) else form.quantise(matrix)
     blocks = form.tiles(packed, width)
-    gap = block_words(blocks.shape[1], width, form) * 2 * width - blocks[0].size
-    return np.pad(blocks.reshape(len(blocks), -1), ((0, 0), (0, gap))).tobytes()
+    return _with_gaps(blocks.reshape(len(blocks), -1), block_words(blocks.shape[1], width, form) * 2 * width)
+
+
+def _with_gaps(blocks: np.ndarray, size: int) -> bytes:
+    """Result blocks (M, elements), each with zeros up to `size` elements."""
+    return np.pad(blocks, ((0, 0), (0, size - blocks.shape[1]))).tobytes()
 
 
 def row_words(words: int, width: int) -> int:
@@ -67,15 +96,20 @@ def row_words(words: int, width: int) -> int:
     return words if words * word_bytes % GAP_BYTES else words + CHANNEL_BYTES // word_bytes
 
 
-def tiles(matrix: np.ndarray, width: int) -> bytes:
+def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
     """Memory image of a matrix of BF16 codes, uint16 (M, K).
 
-    The matrix is padded with zeros to tiles of `width` rows and columns. The tiles of one block of rows are contiguous;
-    the next block follows after `block_words`.
+    The matrix is padded with zeros to tiles of `width` rows and columns. For one core the tiles of a block of rows
+    follow each other, and the next block follows after `block_words`; `place` gives the order for more cores.
     """
     rows, columns = (-(-size // width) for size in matrix.shape)
     padded = np.zeros((rows * width, columns * width), "<u2")
     padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-    blocks = padded.reshape(rows, width, columns, width).swapaxes(1, 2).reshape(rows, -1)
-    gap = block_words(columns, width) * width - blocks.shape[1]
-    return np.pad(blocks, ((0, 0), (0, gap))).tobytes() if gap else blocks.tobytes()
+    blocks = padded.reshape(rows, width, columns, width).swapaxes(1, 2)
+    if cores == 1:
+        return _with_gaps(blocks.reshape(rows, -1), block_words(columns, width) * width)
+    result = np.empty((rows * columns, width, width), "<u2")
+    for m, block in enumerate(blocks):
+        first, turns = place(m, rows, columns, cores)
+        result[first : first + columns * turns : turns] = block
+    return result.tobytes()

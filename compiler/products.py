@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
-from compiler.memory import block_words
+from compiler.memory import block_words, place
 from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.load_unit import LengthLimit
@@ -17,11 +17,12 @@ MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in device memory: tiles, those of a result block one after the other, or rows.
+    """A matrix in device memory: tiles, those of the result blocks of several cores in turn, or rows.
 
     Attributes
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
+    cores : cores that divide the result blocks, see `compiler.memory.place`
     stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
     form : format of the tiles; None: BF16
     bias : with a format, word address of BF16 tiles that are the last input block; None: there are none
@@ -30,13 +31,27 @@ class Matrix:
     address: int
     m_blocks: int
     k_blocks: int
+    cores: int = 1
     stride: int = 0
     form: WeightFormat | None = None
     bias: int | None = None
 
+    def tiles_of(self, m: int, width: int) -> tuple[int, int]:
+        """Word address of the first tile of a result block, and the words from one of its tiles to the next."""
+        if self.cores > 1:
+            first, turns = place(m, self.m_blocks, self.k_blocks, self.cores)
+            return self.address + first * width, turns * width
+        stored = self.k_blocks - (self.bias is not None)
+        tile_words = self.form.tile_words(width) if self.form else width
+        return self.address + m * block_words(stored, width, self.form), tile_words
+
 
 class Products:
     """Compiles products for one core.
+
+    Parameters
+    ----------
+    config : of the core ; cores : that divide the result blocks of a product
 
     Attributes
     ----------
@@ -45,8 +60,8 @@ class Products:
     accumulators : results that a MULTIPLY can accumulate for each row of a tile
     """
 
-    def __init__(self, config: Config):
-        memory = OperandMemory.from_config(config)
+    def __init__(self, config: Config, cores: int = 1):
+        memory, self.cores = OperandMemory.from_config(config), cores
         self.width = config.dpe_inputs
         self.half = memory.weight_rows // self.width // 2
         self.rows = memory.activation_rows
@@ -103,15 +118,8 @@ class Products:
                 source = matrix.address + step.m * n * matrix.stride + step.k
                 fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
                 return p.weights("LOAD", {"source": source, **fields}, after)
-            if matrix.form is not None:
-                first, *more = self._encoded_loads(matrix, matrix.form, step)
-                return p.weights("LOAD", first, after, more)
-            block, beats = block_words(k_blocks, n), step.inputs * n
-            source = matrix.address + step.m * block + step.k * n
-            rows = {"rows": step.results, "stride": block, "beats": beats, "step": beats}
-            if beats == block:  # the tiles are contiguous
-                rows = {"rows": 1, "beats": step.results * beats}
-            return p.weights("LOAD", {"source": source, **rows}, after)
+            first, *more = self._tile_loads(matrix, step)
+            return p.weights("LOAD", first, after, more)
 
         weights = [load_weights(step) for step in steps[:2]]
         piece, loaded, product = (-1, -1, -1), None, list[CommandRef]()
@@ -137,22 +145,29 @@ class Products:
             )]  # fmt: skip
         return product
 
-    def _encoded_loads(self, matrix: Matrix, form: WeightFormat, step: Product) -> list[dict[str, int]]:
-        """Fields of the LOADs of the encoded tiles of a step, and of the tiles of the bias if the step has them."""
-        n, encoded = self.width, matrix.k_blocks - (matrix.bias is not None)
-        block, beats = block_words(encoded, n, form), step.inputs * n
-        tiles, loads = min(step.k + step.inputs, encoded) - step.k, list[dict[str, int]]()
+    def _tile_loads(self, matrix: Matrix, step: Product) -> list[dict[str, int]]:
+        """Fields of the LOADs of the tiles of a step, and of the tiles of the bias if the step has them."""
+        n, form, bias, loads = self.width, matrix.form, matrix.bias, list[dict[str, int]]()
+        inputs, beats = matrix.k_blocks - (bias is not None), step.inputs * n
+        tiles = min(step.k + step.inputs, inputs) - step.k
+        if matrix.cores > 1:
+            for result in range(step.results):
+                address, stride = matrix.tiles_of(step.m + result, n)
+                rows = {"rows": tiles, "stride": stride, "beats": n, "step": n}
+                loads.append({"source": address + step.k * stride, **rows, "target": result * beats})
+            return loads
+        decode = {} if form is None else {"limit": LengthLimit.ENCODED, "block": form.number}
         if tiles:
-            source = matrix.address + step.m * block + step.k * form.tile_words(n)
+            address, tile_words = matrix.tiles_of(step.m, n)
+            block = block_words(inputs, n, form)
             rows = {"rows": step.results, "stride": block, "beats": tiles * n, "step": beats}
-            if tiles == step.inputs and tiles * form.tile_words(n) == block:  # the tiles are contiguous
+            if tiles == step.inputs and tiles * tile_words == block:  # the tiles are contiguous
                 rows = {"rows": 1, "beats": step.results * beats}
-            loads.append({"source": source, **rows, "limit": LengthLimit.ENCODED, "block": form.number, "target": 0})
+            loads.append({"source": address + step.k * tile_words, **rows, **decode, "target": 0})
         if tiles < step.inputs:
-            assert matrix.bias is not None
-            stride = block_words(1, n)
-            rows = {"rows": step.results, "stride": stride, "beats": n, "step": beats}
-            loads.append({"source": matrix.bias + step.m * stride, **rows, "target": tiles * n})
+            assert bias is not None
+            rows = {"rows": step.results, "stride": block_words(1, n), "beats": n, "step": beats}
+            loads.append({"source": bias + step.m * block_words(1, n), **rows, "target": tiles * n})
         return loads
 
     def plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:

@@ -183,6 +183,7 @@ class Machine:
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
                 keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy, form=form,
+                cores=cores,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = None

@@ -14,7 +14,7 @@ from compiler import state_space_programs as programs
 from compiler import vector_programs
 from compiler.blocks import Activations, Columns
 from compiler.builder import CommandRef, Operands
-from compiler.memory import Region, block_words, row_words, tiles
+from compiler.memory import Region, matrix_words, row_words, tiles
 from compiler.policies.base import Branch, LayerWidths, Policy
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
@@ -119,8 +119,9 @@ class StateSpaceCompiler:
             "low": (self.rank + self.terms, self.inner), "step": (self.inner, self.rank + 1),
             "spread": (2 * s.states, self.terms), "out": (s.outputs // n, self.inner),
         }  # fmt: skip
+        cores, allocate = self.products.cores, self.region.allocate
         self.matrices = {
-            name: Matrix(self.region.allocate(m_blocks * block_words(k_blocks, n)), m_blocks, k_blocks)
+            name: Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores)
             for name, (m_blocks, k_blocks) in shapes.items()
         }
         self.taps, self.taps_bias = self.region.allocate(s.width * self.inner), self.region.allocate(self.inner)
@@ -143,7 +144,7 @@ class StateSpaceCompiler:
         taps = w.taps.T.reshape(s.width, -1, self.taps_piece * n).swapaxes(0, 1)
         decay = w.decay.T.reshape(s.states, -1, n).swapaxes(0, 1)
         return {
-            **{self.matrices[name].address: tiles(matrix, n) for name, matrix in matrices.items()},
+            **{self.matrices[name].address: tiles(matrix, n, self.products.cores) for name, matrix in matrices.items()},
             self.taps: taps.astype("<u2").tobytes(), self.taps_bias: w.taps_bias.astype("<u2").tobytes(),
             self.skip: w.skip.astype("<u2").tobytes(), self.decay: decay.astype("<u4").tobytes(),
             self.one: one(n).tobytes(),

@@ -20,7 +20,7 @@ from compiler import vector_programs as programs
 from compiler.blocks import Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
-from compiler.memory import Region, block_words, row_words, tiles
+from compiler.memory import Region, matrix_words, row_words, tiles
 from compiler.products import Matrix, Products
 from compiler.vector_code import VectorCode
 from compiler.vision_parts import Head, Pooling, multiply
@@ -103,7 +103,7 @@ class VisionCompiler:
                 self.rows[name] = allocate((size[0] if name == "vision.positions" else 1) * self.x_words)
             elif not name.endswith("_bias"):
                 m_blocks, k_blocks = self._blocks(name)
-                self.matrices[name] = Matrix(allocate(m_blocks * block_words(k_blocks, n)), m_blocks, k_blocks)
+                self.matrices[name] = Matrix(allocate(matrix_words(m_blocks, k_blocks, n)), m_blocks, k_blocks)
         self.patches = allocate(self.frames * s.patches * self.patch_words)
         self.out = allocate(self.frames * s.output_tokens * self.out_words)
         self.pooling = Pooling(s, self.products, self.vectors, self.region) if s.pooled else None

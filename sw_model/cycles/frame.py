@@ -138,7 +138,7 @@ class _Decoder:
         ]
         self.compiler = LanguageModelCompiler(
             config, text_spec(model, layers), self.region, self.contexts, tokens=tokens, keys=keys, policy=policy,
-            form=FORMATS["int4"] if config.weight_bits == 4 else None,
+            form=FORMATS["int4"] if config.weight_bits == 4 else None, cores=config.cores,
         )  # fmt: skip
         self.shares = [Share(core, config.cores) for core in range(config.cores)]
 
