@@ -22,6 +22,7 @@ from sw_model.unit_cycles import PORT_CYCLES, SCORES
 REFRESH_INTERVALS = 4  # of a replay, at the peak rate
 INTERVAL = 4096  # memory clocks of one of them in a memory without refresh
 DIGITS = 2  # of the share of written bytes, so that similar products share a replay
+DRIFT = 2  # tiles
 WRITTEN_ROWS = 16  # most rows of results that are written in turn
 LATENCIES = 4096  # single reads of a mean latency
 
@@ -33,15 +34,26 @@ def _memory(name: str) -> Memory:
 
 @lru_cache(maxsize=256)
 def streams_share(
-    memory: str, cores: int, size: int, window: int, *, writes: float = 0, stride: int = 1, rows: int = 1, row: int = 0
+    memory: str,
+    cores: int,
+    size: int,
+    window: int,
+    *,
+    writes: float = 0,
+    stride: int = 1,
+    rows: int = 1,
+    row: int = 0,
+    tile: int = 0,
 ) -> float:
     """Share of the peak bandwidth when each core reads and writes pieces of `size` bytes, `window` of them in flight.
 
     writes  share of the pieces
     stride  pieces from one read to the next
     rows    rows that are written in turn, a piece of each ; row: bytes from one to the next
+    tile    bytes that a core reads before those of the next core follow (`compiler.memory.place`); 0: each core reads
+            a part of its own
 
-    The places of the cores are random, because the cores drift apart.
+    The places of the cores are random, because the cores drift apart; in tiles they are up to `DRIFT` tiles apart.
     """
     spec = _memory(memory)
     clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
@@ -49,10 +61,17 @@ def streams_share(
     written = np.floor(np.arange(1, count + 1) * writes).astype(np.int64)  # spread evenly between the reads
     is_write = np.diff(written, prepend=0) > 0
     reads, written = np.cumsum(~is_write) - 1, np.cumsum(is_write) - 1
-    places = np.where(is_write, written % rows * row + written // rows * size, reads * size * stride)
+    random = splitmix64(1, 2 * cores)
     word = size * spec.channels * spec.pseudo_channels
-    start = (splitmix64(1, 2 * cores) % np.uint64(spec.capacity_bytes // 2 // word)).astype(np.int64) * word
-    address = np.where(is_write[:, None], start[cores:], start[:cores]) + places[:, None]
+    start = (random % np.uint64(spec.capacity_bytes // 2 // word)).astype(np.int64) * word
+    read = start[:cores] + (reads * size * stride)[:, None]
+    if tile:
+        drift = (random[:cores] % np.uint64(DRIFT + 1)).astype(np.int64)
+        first, inside = divmod((reads * size)[:, None], tile)
+        read = ((first + drift) * cores + np.arange(cores)) * tile + inside
+    address = np.where(
+        is_write[:, None], start[cores:] + (written % rows * row + written // rows * size)[:, None], read
+    )
     trace = Trace(
         address.ravel() % spec.capacity_bytes, size, np.repeat(is_write, cores).astype(np.uint8),
         np.tile(np.arange(cores, dtype=np.int32), count), np.zeros(count * cores, np.int64),
@@ -84,12 +103,18 @@ def burst_bytes(system: System) -> int:
 
 
 def load_bytes_per_s(
-    system: System, cores: tuple[int, ...] | None = None, written: float = 0.0, rows: int = 1, elements: int = 0
+    system: System,
+    cores: tuple[int, ...] | None = None,
+    written: float = 0.0,
+    rows: int = 1,
+    elements: int = 0,
+    tile: int = 0,
 ) -> float:
     """Rate at which these cores, or all, read operands at the same time.
 
     written  share of bytes that the matrix engines write meanwhile, to `rows` rows of FP32 `elements`; the rate is
              that of both
+    tile     as of `streams_share`
 
     The device memory limits it, at the rate of all cores, or the ports of these cores, of which each transfers a word
     per cycle, or the words that a load unit has in flight.
@@ -101,7 +126,9 @@ def load_bytes_per_s(
     size = max(4 * core.config.dpe_inputs, _memory(system.memory).burst_bytes)  # results of a block
     row = row_words(ceil(4 * elements / word), core.config.dpe_inputs) * word
     flight, rows = max(1, window * word // size), min(rows, WRITTEN_ROWS)
-    share = streams_share(system.memory, core.config.cores, size, flight, writes=_rounded(written), rows=rows, row=row)
+    share = streams_share(
+        system.memory, core.config.cores, size, flight, writes=_rounded(written), rows=rows, row=row, tile=tile
+    )  # fmt: skip
     ports = len({number % min(core.config.device_ports, core.config.cores) for number in cores})
     wait_s = read_latency_s(system.memory, burst_bytes(system)) + (PORT_CYCLES + BURST) / hertz
     return min(
@@ -112,22 +139,28 @@ def load_bytes_per_s(
 def weights_s(
     system: System, vectors: int, inputs: int, matrices: tuple[int, ...], weight_bytes: float = BF16_BYTES
 ) -> float:
-    """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, one after the other.
+    """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, which run at once.
 
     It is that of the weights; the results are written meanwhile, to rows as long as those of the inputs. A core has
     whole blocks of rows. When the cores with fewer blocks are done, the others read alone. `weight_bytes` : of a weight
     """
     assert system.core
-    count, seconds = system.core.config.cores, 0.0
-    for outputs in matrices:
-        blocks = ceil(outputs / system.core.config.dpe_inputs)
-        written = 4 * vectors / (weight_bytes * inputs + 4 * vectors)
-        block_bytes = (weight_bytes * inputs + 4 * vectors) * outputs / blocks
-        least, rest = divmod(blocks, count)
-        longer = tuple(n for n in range(count) if len(Share(n, count).part(blocks)) > least)
-        for number, cores in ((least * count, None), (rest, longer)):
-            if number:
-                seconds += number * block_bytes / load_bytes_per_s(system, cores, written, vectors, inputs)
+    config, count = system.core.config, system.core.config.cores
+    blocks = [ceil(outputs / config.dpe_inputs) for outputs in matrices]
+    written = 4 * vectors / (weight_bytes * inputs + 4 * vectors)
+    block_bytes = (weight_bytes * inputs + 4 * vectors) * sum(matrices) / sum(blocks)
+    tile = BF16_BYTES * config.dpe_inputs**2 if weight_bytes == BF16_BYTES and count > 1 else 0
+    own = [  # blocks of each core
+        sum(len(Share(n, count).after(sum(blocks[:at])).part(each)) for at, each in enumerate(blocks))
+        for n in range(count)
+    ]
+    seconds, read = 0.0, 0
+    for most in sorted(set(own)):  # the cores that have blocks left read together
+        cores = tuple(n for n in range(count) if own[n] >= most)
+        if most > read:
+            rate = load_bytes_per_s(system, cores, written, vectors, inputs, tile)
+            seconds += len(cores) * (most - read) * block_bytes / rate
+        read = most
     return seconds
 
 

@@ -90,6 +90,23 @@ def test_parts_are_all_items_in_order(items):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+def test_products_at_the_same_time_have_their_longer_parts_on_different_cores():
+    """Keys, queries and values of Llama-3-8B on 48 cores: two of the 96 result blocks for each core."""
+    blocks = 16, 64, 16
+    shares = [[Share(n, 48).after(sum(blocks[:at])) for n in range(48)] for at in range(3)]
+    parts = [[share.part(count) for share in each] for each, count in zip(shares, blocks, strict=True)]
+    assert [sum(map(len, own)) for own in zip(*parts, strict=True)] == [2] * 48
+    for each, count in zip(parts, blocks, strict=True):
+        assert sorted(block for part in each for block in part) == list(range(count))
+
+
+@pytest.mark.parametrize(("items", "cores"), [(64, 48), (224, 48), (3, 2), (7, 5)])
+def test_longer_parts_are_those_of_the_last_cores(items, cores):
+    """Their ports differ: core n has port n modulo the number of ports."""
+    sizes = [len(Share(number, cores).part(items)) for number in range(cores)]
+    assert sizes == [items // cores] * (cores - items % cores) + [items // cores + 1] * (items % cores)
+
+
 def test_programs_that_do_not_meet(tmp_path, rng):
     write_random(tmp_path, "llama", rng)
     core = machine(tmp_path, 2).core

@@ -1,4 +1,4 @@
-"""Products with matrices whose result blocks have a gap, and with groups of result blocks of different sizes."""
+"""Products with matrices whose result blocks have a gap or whose tiles are those of several cores in turn."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.machine.interpreter import FastInterpreter
-from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, row_words, tiles
+from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, matrix_words, place, row_words, tiles
 from compiler.products import Matrix, Products, divide
 from compiler.vision_parts import multiply
 from golden import bf16
@@ -33,25 +33,28 @@ def run(program, memory):
             machine.execute(command)
 
 
-@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize(("cores", "stored"), [(1, 1), (3, 1), (3, 3), (1, 4), (7, 3)])
 @pytest.mark.parametrize(
     ("m_blocks", "k_blocks", "tokens"), [(5, 32, 2), (5, 32, 10), (4, 40, 10), (7, 64, 3), (3, 6, 4)]
 )
-def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, rng):
-    """Results of all cores; 32 and 64 blocks have a gap, and ten tokens take several pieces of the activations."""
+def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng):
+    """Results of all cores; 32 and 64 blocks have a gap, and ten tokens take several pieces of the activations.
+
+    `stored` : cores for which the tiles are stored in turn. Any other number of cores has the same results.
+    """
     n, products = CONFIG.dpe_inputs, Products(CONFIG)
     weights = bf16.encode(rng.standard_normal((m_blocks * n, k_blocks * n)))
     x = bf16.encode(rng.standard_normal((tokens, k_blocks * n)))
     memory = bytearray(SIZE)
-    image = tiles(weights, n)
-    assert len(image) == m_blocks * block_words(k_blocks, n) * WORD <= X * WORD
+    image = tiles(weights, n, stored)
+    assert len(image) == matrix_words(m_blocks, k_blocks, n, stored) * WORD <= X * WORD
     memory[: len(image)] = image
     memory[X * WORD : X * WORD + x.nbytes] = x.tobytes()
     for core in range(cores):
         p = products.program(Share(core, cores))
-        products.multiply(
-            p, Matrix(0, m_blocks, k_blocks), tokens, Activations([Columns(X, k_blocks)], []), OUT, wide=True
-        )
+        share = Share(core, cores).after(m_blocks)  # the share of a second product that runs meanwhile
+        matrix, columns = Matrix(0, m_blocks, k_blocks, stored), Activations([Columns(X, k_blocks)], [])
+        products.multiply(p, matrix, tokens, columns, OUT, wide=True, share=share)
         run(p.builder.commands, memory)
     result = np.frombuffer(bytes(memory), np.uint32, tokens * m_blocks * n, OUT * WORD).reshape(tokens, -1)
     np.testing.assert_array_equal(result, matmul(x, weights, n, CONFIG.align_bits))
@@ -104,6 +107,21 @@ def test_result_blocks_at_the_interleave_have_a_gap():
     first, second = image.reshape(2, -1)
     assert np.array_equal(first, second) and first.sum() == whole * n * n
     assert not first[whole * n * n :].any()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5, 8, 48])
+@pytest.mark.parametrize(("m_blocks", "k_blocks"), [(64, 3), (224, 2), (7, 4), (1, 1), (96, 1)])
+def test_cores_read_neighbouring_tiles_at_the_same_time(m_blocks, k_blocks, cores):
+    """In the n-th step every core reads a tile; those of all cores that have one follow each other, without a gap."""
+    parts = [Share(core, cores).part(m_blocks) for core in range(cores)]
+    end = 0
+    for block in range(max(len(part) for part in parts)):
+        for k in range(k_blocks):
+            tile = [first + k * turns for part in parts if block < len(part)
+                    for first, turns in [place(part[block], m_blocks, k_blocks, cores)]]  # fmt: skip
+            assert tile == list(range(end, end + len(tile)))
+            end += len(tile)
+    assert end == m_blocks * k_blocks
 
 
 def test_pieces_of_rows_use_all_channels():

@@ -15,7 +15,7 @@ from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
-from sw_model.core_ports import read_latency_s
+from sw_model.core_ports import read_latency_s, streams_share, weights_s
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
@@ -151,7 +151,7 @@ def test_every_preset_of_the_hardware_is_a_core(preset):
 OTHER = {
     "cores": 16, "dpe_trees": 32, "dpe_inputs": 32, "dpe_load_rows": 4, "dpe_accumulators": 4, "vpe_lanes": 32,
     "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8,
-    "wtu_lanes": 8, "wtu_buckets": 32, "device_ports": 2, "kv_bits": 4, "weight_bits": 4,
+    "wtu_lanes": 8, "wtu_buckets": 32, "device_ports": 1, "kv_bits": 4, "weight_bits": 4,
 }  # fmt: skip
 
 
@@ -163,3 +163,20 @@ def test_size_can_be_set_by_its_name_in_the_configuration(name):
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
     # the codecs of a core; how many bits the formulas count is an assumption
     assert (request.run() == plain.run()) == (name in ("kv_bits", "weight_bits"))
+
+
+def test_weights_take_the_time_of_the_bytes_and_of_the_cores_with_more_blocks():
+    """V-Rex8 divides the 96 result blocks evenly; of 65 blocks, one core reads the last one alone."""
+    system = load_system("vrex8")
+    peak, block = system.device_memory.peak_gbps * 1e9, 64 * 4096 * 2
+    even = weights_s(system, 1, 4096, (4096, 1024, 1024))
+    assert 96 * block / peak < even < 1.15 * 96 * block / peak
+    assert weights_s(system, 1, 4096, (1024, 4096, 1024)) == even  # the order does not matter
+    one = weights_s(system, 1, 4096, (64 * 65,)) - weights_s(system, 1, 4096, (64 * 64,))
+    assert one > 3 * block / peak  # the load unit of one core has too few words in flight for the whole rate
+
+
+def test_cores_that_read_neighbouring_tiles_use_more_of_the_device_memory():
+    for name, cores in (("lpddr5-6400-256b", 8), ("hbm2e-3024-5120b", 48)):
+        apart, tiles = (streams_share(name, cores, 2048, 4, tile=tile) for tile in (0, 8192))
+        assert apart < tiles < 0.93, name
