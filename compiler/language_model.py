@@ -166,7 +166,7 @@ class LanguageModelCompiler:
         if blocks >= 1 << COUNT:
             raise ValueError(f"vocabulary must be at most {((1 << COUNT) - 1) * n}, got {spec.vocabulary}")
         allocate = region.allocate
-        self.head = Matrix(allocate(matrix_words(blocks, self.words, n, cores)), blocks, self.words, cores)
+        self.head = Matrix(allocate(matrix_words(blocks, self.words, n, cores)), blocks, self.words, cores=cores)
         self.embedding = 0 if spec.tied_embeddings else allocate(spec.vocabulary * self.words)
         self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks), allocate(2 * blocks)
         self.piece = min(config.vpe_rows, blocks)  # beats of the logits that are compared together

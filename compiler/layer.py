@@ -215,7 +215,7 @@ class LayerCompiler:
         n, form, allocate = self.width, None if name == "planes" else self.form, self.region.allocate
         if form is None:
             cores = 1 if name == "planes" else self.cores  # core 0 multiplies with the hyperplanes
-            return Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores)
+            return Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores=cores)
         has_bias = self.sizes.qkv_bias and name in ("q", "k", "v")
         address = allocate(m_blocks * block_words(k_blocks - has_bias, n, form))
         bias = allocate(matrix_words(m_blocks, 1, n)) if has_bias else None

@@ -1,7 +1,7 @@
 """Products of weight matrices with activations: layout of a matrix in device memory, and the commands of a product."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 
 from compiler.blocks import Activations, Product
@@ -31,6 +31,7 @@ class Matrix:
     address: int
     m_blocks: int
     k_blocks: int
+    _: KW_ONLY
     cores: int = 1
     stride: int = 0
     form: WeightFormat | None = None

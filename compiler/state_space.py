@@ -121,7 +121,7 @@ class StateSpaceCompiler:
         }  # fmt: skip
         cores, allocate = self.products.cores, self.region.allocate
         self.matrices = {
-            name: Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores)
+            name: Matrix(allocate(matrix_words(m_blocks, k_blocks, n, cores)), m_blocks, k_blocks, cores=cores)
             for name, (m_blocks, k_blocks) in shapes.items()
         }
         self.taps, self.taps_bias = self.region.allocate(s.width * self.inner), self.region.allocate(self.inner)

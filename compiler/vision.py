@@ -446,7 +446,7 @@ class VisionCompiler:
 
     def _mix(self, p: Operands, at: Head) -> list[CommandRef]:
         """Values of a head times their softmax weights."""
-        values, stride = Matrix(at.values, self.head, at.blocks, at.blocks), self.context_row
+        values, stride = Matrix(at.values, self.head, at.blocks, stride=at.blocks), self.context_row
         x, out = [Columns(self.shares[at.buffer], at.blocks)], self.context + at.start * stride + at.number * self.head
         return self._multiply(
             p, values, at.tokens, x, at.shares, out, wide=False, stride=stride, written=at.written, alone=True

@@ -53,7 +53,7 @@ def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng):
     for core in range(cores):
         p = products.program(Share(core, cores))
         share = Share(core, cores).after(m_blocks)  # the share of a second product that runs meanwhile
-        matrix, columns = Matrix(0, m_blocks, k_blocks, stored), Activations([Columns(X, k_blocks)], [])
+        matrix, columns = Matrix(0, m_blocks, k_blocks, cores=stored), Activations([Columns(X, k_blocks)], [])
         products.multiply(p, matrix, tokens, columns, OUT, wide=True, share=share)
         run(p.builder.commands, memory)
     result = np.frombuffer(bytes(memory), np.uint32, tokens * m_blocks * n, OUT * WORD).reshape(tokens, -1)
