@@ -52,9 +52,11 @@ def programs() -> Iterator[str]:
         "the WTU with a histogram. The rates of the device memory are replays of the accesses of all cores "
         "(`sw_model.core_ports`). Three things are missing. V-Rex48 from 10K tokens, and InfiniGenP after 10K: a "
         "look-up or a copy that waits behind reads of weights takes up to four times as long, the formula has a "
-        "mean latency, and the chain of SELECT commands is as long as the layer. Text on V-Rex48: the start of each "
-        "product. Vision tower: its products and vector commands start after barriers, and each block of patches "
-        "starts with its loads."
+        "mean latency, and the chain of SELECT commands is as long as the layer. All steps of V-Rex48: the mean keys "
+        "and the copies of the new tokens, which core 0 writes before the attention while the others wait; activations "
+        "that all cores load from the same channels at once; the latency of vector commands behind reads of weights. "
+        "Vision tower: its products and vector commands start after barriers, and each block of patches starts with "
+        "its loads."
     )
     yield "Critical path of a repeated layer:"
     yield table(

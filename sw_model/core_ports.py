@@ -137,26 +137,32 @@ def load_bytes_per_s(
 
 
 def weights_s(
-    system: System, vectors: int, inputs: int, matrices: tuple[int, ...], weight_bytes: float = BF16_BYTES
+    system: System,
+    vectors: int,
+    inputs: int,
+    matrices: tuple[int, ...],
+    weight_bytes: float = BF16_BYTES,
+    groups: int = 1,
 ) -> float:
     """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, which run at once.
 
     It is that of the weights; the results are written meanwhile, to rows as long as those of the inputs. A core has
-    whole blocks of rows. When the cores with fewer blocks are done, the others read alone. `weight_bytes` : of a weight
+    whole blocks of rows. When the cores with fewer blocks are done, the others read alone. `weight_bytes` : of a
+    weight ; `groups` : of cores, each of which reads all weights for other vectors
     """
     assert system.core
-    config, count = system.core.config, system.core.config.cores
+    config, count = system.core.config, system.core.config.cores // groups
     blocks = [ceil(outputs / config.dpe_inputs) for outputs in matrices]
     written = 4 * vectors / (weight_bytes * inputs + 4 * vectors)
     block_bytes = (weight_bytes * inputs + 4 * vectors) * sum(matrices) / sum(blocks)
-    tile = BF16_BYTES * config.dpe_inputs**2 if weight_bytes == BF16_BYTES and count > 1 else 0
-    own = [  # blocks of each core
+    tile = BF16_BYTES * config.dpe_inputs**2 if weight_bytes == BF16_BYTES and groups == 1 < count else 0
+    own = [  # blocks of each core of a group
         sum(len(Share(n, count).after(sum(blocks[:at])).part(each)) for at, each in enumerate(blocks))
         for n in range(count)
     ]
     seconds, read = 0.0, 0
     for most in sorted(set(own)):  # the cores that have blocks left read together
-        cores = tuple(n for n in range(count) if own[n] >= most)
+        cores = tuple(group * count + n for group in range(groups) for n in range(count) if own[n] >= most)
         if most > read:
             rate = load_bytes_per_s(system, cores, written, vectors, inputs, tile)
             seconds += len(cores) * (most - read) * block_bytes / rate

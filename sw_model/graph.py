@@ -172,8 +172,8 @@ class Graph:
             loads, results = product_loads(vectors, inputs, outputs, self.system.core), 4 * vectors * outputs
             block = ceil(vectors / loads.weights)
             total = round(total * loads.weights)
-            once = weights_s(self.system, block, inputs, matrices, weight_bytes)
-            rate = (total + results) / (loads.weights * once)
+            once = weights_s(self.system, block, inputs, matrices, weight_bytes, loads.groups)
+            rate = (total + results) / (loads.weights / loads.groups * once)
             last, behind = (
                 self.dram("activations", loads.activations, [after], layer),
                 min(1.0, self.chunks / loads.steps),

@@ -171,11 +171,13 @@ class ProductLoads:
     steps : steps of one core, the largest number
     activations : bytes of activations that all cores load
     weights : how often each weight is loaded
+    groups : of cores that have different vectors, so that each group loads all weights
     """
 
     steps: int
     activations: int
     weights: float
+    groups: int
 
 
 @lru_cache(maxsize=256)
@@ -202,8 +204,9 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
             tiles += times * sum(step.results * step.inputs for step in plan)
             words += times * products.activation_words(plan, k_blocks, length)
         steps = max(steps, own)
-    weights = tiles / (m_blocks * k_blocks) if core.weight_reads == "blocks" else 1.0
-    return ProductLoads(steps, 2 * width * words, weights)
+    if core.weight_reads == "once":
+        return ProductLoads(steps, 2 * width * words, 1.0, 1)
+    return ProductLoads(steps, 2 * width * words, tiles / (m_blocks * k_blocks), groups)
 
 
 def vision_attention_bytes(patches: int, head_dim: int, core: Core) -> tuple[int, int]:

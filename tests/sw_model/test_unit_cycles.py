@@ -104,7 +104,7 @@ def test_steps_and_activations_of_a_product_are_those_of_its_program(tokens, inp
         fields = [command.fields for command in p.builder.commands if command.fields.get("activations") == 1]
         words += sum(f["rows"] * f["beats"] for f in fields if "m_blocks" not in f)
         multiplied = max(multiplied, sum(command.name == "MULTIPLY" for command in p.builder.commands))
-    assert product_loads(tokens, inputs, outputs, CORE) == ProductLoads(multiplied, words * 2 * n, 1.0)
+    assert product_loads(tokens, inputs, outputs, CORE) == ProductLoads(multiplied, words * 2 * n, 1.0, 1)
 
 
 @pytest.mark.parametrize(("patches", "inputs", "outputs"), [(576, 1024, 1024), (576, 4096, 1024), (130, 768, 1024)])
