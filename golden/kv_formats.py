@@ -17,13 +17,15 @@ mxfp8     E4M3                                           32  E8M0 scale         
 fp4       E2M1                                           16  E4M3 scale                  4.5
 int4      sign, 3 bits of magnitude                      32  BF16 maximum                4.5
 int8      sign, 7 bits of magnitude                      32  BF16 maximum                8.5
+bfp8      two's complement, 6 fraction bits              16  exponent                    8.5
 affine4   4 bits from minimum to maximum                 64  exponent, minimum, maximum  4.5
 affine4s  the same                                       32  the same                    5
 kivi4     the same, keys along tokens                    32  the same                    5
 kivi2     2 bits from minimum to maximum, likewise       32  the same                    3
 ========  ==========================================  =====  ==========================  ==============
 
-Sources: MX: OCP Microscaling Formats 1.0. KIVI: arXiv 2402.02750. `fp4` has no scale of the tensor.
+Sources: MX: OCP Microscaling Formats 1.0. KIVI: arXiv 2402.02750. `fp4` has no scale of the tensor. `bfp8` is MXINT8 of
+the MX specification with blocks of 16 instead of 32, and the exponent field of BF16 as scale.
 Assumed: the headers of `affine` and KIVI (the papers store two 16-bit numbers), and the maximum as header of `int`.
 """
 
@@ -269,7 +271,8 @@ class Affine(BlockFormat):
     def levels(self, headers: np.ndarray) -> np.ndarray:
         """BF16 bit patterns of all levels of blocks with these headers, uint16 (..., 2**bits)."""
         headers = np.asarray(headers, np.int64)[..., None]
-        exponent, low, high = headers & 0xFF, _fixed(headers >> 8), _fixed(headers >> 8 + FIXED_BITS)
+        exponent = headers & 0xFF
+        low, high = (_signed_number(headers >> at, FIXED_BITS) for at in (8, 8 + FIXED_BITS))
         steps = (1 << self.bits) - 1
         fixed = low + (2 * np.arange(steps + 1) * (high - low) + steps) // (2 * steps)
         nan = exponent == bf16.EXPONENT_MAX
@@ -279,9 +282,41 @@ class Affine(BlockFormat):
         return np.take_along_axis(self.levels(headers), codes, axis=-1)
 
 
-def _fixed(value: np.ndarray) -> np.ndarray:
-    """The lowest `FIXED_BITS` bits as a signed number."""
-    half = 1 << FIXED_BITS - 1
+@dataclass(frozen=True)
+class BlockFloat(BlockFormat):
+    """Block floating point: integers of `bits` bits with a common exponent, one bit of them above the binary point.
+
+    The header is the largest exponent field of the block. A significand is shifted right by the distance of its
+    exponent to the header, and rounded to nearest even, in units of 2**(2 - bits) of the power of two of the header.
+    Ties are frequent: every second number with the largest exponent is one. Rounding them away from zero would make the
+    mean magnitude larger. Codes are in two's complement and saturate at +-(2**(bits - 1) - 1); the most negative code
+    does not occur. Decoding is exact, except for results below the smallest normal number, which are zeros of their
+    sign. Code 0 is +0. An exponent of 255 is NaN.
+    """
+
+    @property
+    def header_bits(self) -> int:
+        return 8
+
+    def _encode(self, sign: np.ndarray, field: np.ndarray, magnitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        header = field.max(axis=-1, keepdims=True)
+        shift = np.minimum(header - field, 16) + 9 - self.bits
+        floor, rest, half = magnitude >> shift, magnitude & (1 << shift) - 1, (1 << shift) // 2
+        floor += (rest > half) | ((rest == half) & (floor & 1 == 1))
+        number = np.minimum(floor, (1 << self.bits - 1) - 1)
+        number = np.where(header == bf16.EXPONENT_MAX, 0, np.where(sign, -number, number))
+        return (number & (1 << self.bits) - 1).astype(np.uint8), header[..., 0].astype(np.uint32)
+
+    def _decode(self, codes: np.ndarray, headers: np.ndarray) -> np.ndarray:
+        headers = headers[..., None]
+        number = _signed_number(codes, self.bits)
+        exponent = headers - bf16.BIAS + 2 - self.bits
+        return _bf16((number < 0).astype(np.int64), np.abs(number), exponent, headers == bf16.EXPONENT_MAX)
+
+
+def _signed_number(value: np.ndarray, bits: int) -> np.ndarray:
+    """The lowest `bits` bits as a signed number."""
+    half = 1 << bits - 1
     return ((value & 2 * half - 1) ^ half) - half
 
 
@@ -302,12 +337,14 @@ MXFP4, MXFP8 = Microscaling(4, 32, E2M1), Microscaling(8, 32, E4M3)
 FP4 = ScaledFloat(4, 16)
 INT4, INT8 = Symmetric(4, 32), Symmetric(8, 32)
 AFFINE4, AFFINE4S, AFFINE2 = Affine(4, 64), Affine(4, 32), Affine(2, 32)
+BFP8 = BlockFloat(8, 16)
 PER_TOKEN: dict[str, BlockFormat] = {
     "mxfp4": MXFP4,
     "mxfp8": MXFP8,
     "fp4": FP4,
     "int4": INT4,
     "int8": INT8,
+    "bfp8": BFP8,
     "affine4": AFFINE4,
     "affine4s": AFFINE4S,
 }

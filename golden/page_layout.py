@@ -6,10 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from golden.kv_formats import Affine, Packed
+from golden.kv_formats import Affine, BlockFloat, BlockFormat, Packed
 from util import checks
 
-KV_BITS = (16, 4)  # BF16, and codes of `golden.kv_formats.Affine`
+KV_BITS = (16, 8, 4)  # BF16, and codes of `BlockFloat` and `Affine` of `golden.kv_formats`
+HEADER_BYTES = 4  # of an encoded word
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,15 @@ class PageLayout:
 
     A head page is a sequence of blocks of tokens. A block has the keys of its tokens, then their values. In BF16 a
     block is a slot. Encoded, the key of a token is a sequence of records, one for each memory word of the BF16 key: the
-    codes of its elements, the first one lowest, then the header of 4 bytes. Records follow each other without a gap.
-    A block is the smallest number of tokens whose keys fill whole memory words. Copies of pages consist of whole
-    blocks, and therefore of whole words.
+    codes of its elements, the first one lowest, then the header of 4 bytes. With 4 bits the header is that of the word,
+    with 8 bits it has the exponents of the four quarters of the word. Records follow each other without a gap. A block
+    is the smallest number of tokens whose keys fill whole memory words. Copies of pages consist of whole blocks, and
+    therefore of whole words.
 
     head_dim     elements of one head
     page_tokens  token slots of a page
     lanes        elements of a memory word
-    kv_bits      bits of an element: 16 or 4
+    kv_bits      bits of an element: 16, 8 or 4
 
     Raises
     ------
@@ -42,9 +44,11 @@ class PageLayout:
         for name in ("head_dim", "page_tokens", "lanes"):
             checks.integer(name, getattr(self, name), 1)
         if self.kv_bits not in KV_BITS:
-            raise ValueError(f"kv_bits must be 16 or 4, got {self.kv_bits}")
+            raise ValueError(f"kv_bits must be 16, 8 or 4, got {self.kv_bits}")
         if not self.is_encoded:
             return
+        if self.kv_bits == 8 and self.lanes % HEADER_BYTES:
+            raise ValueError(f"lanes must be a multiple of {HEADER_BYTES}, got {self.lanes}")
         if self.head_dim % self.lanes:
             raise ValueError(f"head_dim must be a multiple of lanes = {self.lanes}, got {self.head_dim}")
         if self.page_tokens % self.block_tokens:
@@ -57,14 +61,14 @@ class PageLayout:
         return self.kv_bits != 16
 
     @cached_property
-    def format(self) -> Affine:
-        """Format of a memory word."""
-        return Affine(self.kv_bits, self.lanes)
+    def format(self) -> BlockFormat:
+        """Format of a memory word, or of a quarter of it."""
+        return BlockFloat(8, self.lanes // HEADER_BYTES) if self.kv_bits == 8 else Affine(self.kv_bits, self.lanes)
 
     @property
     def record_bytes(self) -> int:
         """Bytes of an encoded word."""
-        return (self.kv_bits * self.lanes + self.format.header_bits) // 8
+        return self.kv_bits * self.lanes // 8 + HEADER_BYTES
 
     @property
     def key_bytes(self) -> int:
@@ -105,9 +109,11 @@ class PageLayout:
         codes = np.ascontiguousarray(codes, "<u2")
         if not self.is_encoded:
             return codes.view(np.uint8)
-        packed = self.format.encode(codes.reshape(-1, self.lanes))
-        numbers = packed.codes[:, ::2] | packed.codes[:, 1::2] << 4
-        headers = packed.headers.astype("<u4")[:, None].view(np.uint8)
+        packed = self.format.encode(codes.reshape(-1, self.format.block))
+        numbers = packed.codes.reshape(-1, self.lanes)
+        if self.kv_bits == 4:
+            numbers = numbers[:, ::2] | numbers[:, 1::2] << 4
+        headers = packed.headers.astype(self._header_type).view(np.uint8).reshape(-1, HEADER_BYTES)
         return np.concatenate([numbers, headers], axis=1).reshape(-1, self.key_bytes)
 
     def decode(self, stored: np.ndarray) -> np.ndarray:
@@ -116,6 +122,13 @@ class PageLayout:
         if not self.is_encoded:
             return stored.view("<u2")
         records = stored.reshape(-1, self.record_bytes)
-        numbers, headers = records[:, : self.lanes // 2], np.ascontiguousarray(records[:, self.lanes // 2 :])
-        codes = np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(len(records), self.lanes)
-        return self.format.decode(Packed(codes, headers.view("<u4")[:, 0])).reshape(-1, self.head_dim)
+        codes, headers = records[:, :-HEADER_BYTES], np.ascontiguousarray(records[:, -HEADER_BYTES:])
+        if self.kv_bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], axis=-1)
+        packed = Packed(codes.reshape(-1, self.format.block), headers.view(self._header_type).ravel())
+        return self.format.decode(packed).reshape(-1, self.head_dim)
+
+    @property
+    def _header_type(self) -> str:
+        """NumPy type of the header of a block of the format."""
+        return f"<u{self.format.header_bits // 8}"

@@ -7,11 +7,25 @@ import numpy as np
 import pytest
 
 from golden import bf16, kv_formats
-from golden.kv_formats import AFFINE2, AFFINE4, E2M1, E4M3, FP4, INT4, INT8, MXFP4, MXFP8, Packed, read_back
+from golden.kv_formats import (
+    AFFINE2,
+    AFFINE4,
+    BFP8,
+    E2M1,
+    E4M3,
+    FP4,
+    INT4,
+    INT8,
+    MXFP4,
+    MXFP8,
+    BlockFloat,
+    Packed,
+    read_back,
+)
 from tests.golden.exact_numbers import floats, nearest, real, rounded
 from tests.golden.kv_blocks import blocks, boundaries
 
-FORMATS = {**kv_formats.PER_TOKEN, "affine2": AFFINE2}
+FORMATS = {**kv_formats.PER_TOKEN, "affine2": AFFINE2, "bfp4": BlockFloat(4, 16)}
 
 
 FLOATS = {E2M1: floats(ml_dtypes.float4_e2m1fn, 8), E4M3: floats(ml_dtypes.float8_e4m3fn, 127)}
@@ -46,6 +60,11 @@ def expected(form, block):
         low, high = min(fixed), max(fixed)
         points = [low + Fraction(k * (high - low), steps) for k in range(steps + 1)]
         return [rounded(round(points[lower(Fraction(f), points)]) * unit) for f in fixed]
+    if isinstance(form, BlockFloat):
+        unit = Fraction(2) ** (max(int(code) >> 7 & 255 for code in block) - 125 - form.bits)
+        limit = 2 ** (form.bits - 1) - 1
+        numbers = [min(round(abs(a) / unit), limit) for a in x]  # Python rounds fractions to even
+        return [rounded((-k if n else k) * unit) for k, n in zip(numbers, negative, strict=True)]
     if isinstance(form, kv_formats.Symmetric):
         steps = 2 ** (form.bits - 1) - 1
         points = [top * k / steps for k in range(steps + 1)]
@@ -142,10 +161,47 @@ def test_error_is_at_most_half_a_step(form, rng):
         )
 
 
+@pytest.mark.parametrize(
+    ("significands", "codes"),
+    [
+        ((128, 130, 129, 131, 253, 254, 255), (64, 65, 64, 66, 126, 127, 127)),  # ties go to even codes, 255 saturates
+        ((64.5, 66.5, 0.5, 1, 1.5, 3, 5), (32, 33, 0, 0, 1, 2, 2)),  # of smaller exponents: 0.5 and 1 round to 0
+    ],
+)
+def test_bfp8_codes(significands, codes):
+    """A code counts twice the last place of the significands with the largest exponent."""
+    x = np.array([(200, *significands), (-200, *(-k for k in significands))]) * 2.0**-9
+    packed = BFP8.resized(8).encode(bf16.encode(x))
+    expected = np.array([(100, *codes), (-100, *(-k for k in codes))])
+    np.testing.assert_array_equal(packed.codes.view(np.int8), expected)
+    assert packed.headers.tolist() == [127 + 7 - 9] * 2
+
+
+def test_bfp8_decodes_every_code_exactly():
+    """All codes of an encoder under all exponents against exact fractions; code 0 is +0."""
+    codes = np.tile(np.delete(np.arange(256), 128).astype(np.uint8), (255, 1))
+    result = BFP8.resized(255).decode(Packed(codes, np.arange(255, dtype=np.uint32)))
+    for field in (0, 1, 2, 6, 7, 8, 127, 254):
+        unit = Fraction(2) ** (field - 133)
+        assert result[field].tolist() == [rounded(int(k) * unit) for k in codes[field].view(np.int8)]
+    numbers = codes.view(np.int8) * 2.0 ** (np.arange(255) - 133)[:, None]
+    normal = np.abs(numbers) >= 2.0**-126
+    np.testing.assert_array_equal(bf16.decode(result)[normal], numbers[normal])
+    np.testing.assert_array_equal(result[~normal], np.where(numbers < 0, 0x8000, 0)[~normal])
+
+
+def test_bfp8_does_not_enlarge_numbers(rng):
+    """The mean magnitude stays: half of the numbers with the largest exponent are ties."""
+    x = bf16.encode(rng.standard_normal((4000, 16)))
+    magnitude, result = (np.abs(bf16.decode(y)).sum() for y in (x, BFP8.decode(BFP8.encode(x))))
+    assert abs(result / magnitude - 1) < 3e-4  # away from zero it grows by 0.0028
+
+
 def test_bits_of_an_element():
     sizes = {name: form.element_bits for name, form in FORMATS.items()}
     assert sizes == {
-        "mxfp4": 4.25, "mxfp8": 8.25, "fp4": 4.5, "int4": 4.5, "int8": 8.5, "affine4": 4.5, "affine4s": 5, "affine2": 3,
+        "mxfp4": 4.25, "mxfp8": 8.25, "fp4": 4.5, "int4": 4.5, "int8": 8.5, "bfp8": 8.5, "affine4": 4.5, "affine4s": 5,
+        "affine2": 3, "bfp4": 4.5,
     }  # fmt: skip
 
 

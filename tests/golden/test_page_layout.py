@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from golden.kv_formats import Affine
+from golden.kv_formats import Affine, BlockFloat
 from golden.page_layout import PageLayout
 from hw.config import PRESETS, Config
 from hw.kv_codec.page_layout import PageLayout as HardwareLayout
@@ -17,7 +17,7 @@ def layout(preset, kv_bits=4):
     return PageLayout(c.head_dim, c.page_tokens, c.dpe_inputs, kv_bits)
 
 
-@pytest.mark.parametrize("kv_bits", [16, 4])
+@pytest.mark.parametrize("kv_bits", [16, 8, 4])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_byte_belongs_to_one_slot(preset, kv_bits):
     """The keys and values of all slots fill the head page; blocks and their halves are whole words."""
@@ -42,10 +42,12 @@ def test_bf16_slots():
 
 
 def test_encoded_sizes():
-    """At `paper` a page is 36 words instead of 128."""
+    """At `paper` a page has 36 words with 4 bits and 68 words with 8 bits, instead of 128."""
     form = layout("paper")
     assert (form.record_bytes, form.key_bytes, form.block_tokens, form.head_page_bytes) == (36, 72, 16, 36 * 128)
     assert [form.used_bytes(used) for used in (0, 1, 16, 17, 32)] == [0, 2304, 2304, 4608, 4608]
+    form = layout("paper", 8)
+    assert (form.record_bytes, form.key_bytes, form.block_tokens, form.head_page_bytes) == (68, 136, 16, 68 * 128)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -68,7 +70,22 @@ def test_stored_bytes(preset, rng):
     np.testing.assert_array_equal(decoded, direct.reshape(3, form.head_dim))
 
 
-@pytest.mark.parametrize("kv_bits", [16, 4])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_stored_bytes_of_8_bits(preset, rng):
+    """Each byte, under the exponent of its quarter, gives the element."""
+    form = layout(preset, 8)
+    keys = blocks(rng, 12 * form.head_dim // form.lanes, form.lanes // 4).reshape(3, form.head_dim)
+    stored = form.encode(keys)
+    assert stored.shape == (3, form.key_bytes)
+    quarter = BlockFloat(8, form.lanes // 4)
+    packed = quarter.encode(keys.reshape(-1, form.lanes // 4))
+    for n, record in enumerate(stored.reshape(-1, form.record_bytes)):
+        assert record[: form.lanes].tolist() == packed.codes[4 * n : 4 * n + 4].ravel().tolist()
+        assert record[form.lanes :].tolist() == packed.headers[4 * n : 4 * n + 4].tolist()
+    np.testing.assert_array_equal(form.decode(stored), quarter.decode(packed).reshape(3, form.head_dim))
+
+
+@pytest.mark.parametrize("kv_bits", [16, 8, 4])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_hardware_has_the_same_layout(preset, kv_bits):
     golden, c = layout(preset, kv_bits), Config.preset(preset)
@@ -81,7 +98,8 @@ def test_hardware_has_the_same_layout(preset, kv_bits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((8, 4, 4, 8), "kv_bits must be 16 or 4, got 8"),
+        ((8, 4, 4, 5), "kv_bits must be 16, 8 or 4, got 5"),
+        ((8, 4, 2, 8), "lanes must be a multiple of 4, got 2"),
         ((10, 4, 4, 4), "head_dim must be a multiple of lanes = 4, got 10"),
         ((8, 1, 4, 4), "page_tokens must be a multiple of 2, the tokens of a block, got 1"),
         ((0, 4, 4, 16), "head_dim must be at least 1, got 0"),
