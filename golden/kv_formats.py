@@ -25,7 +25,7 @@ kivi2     2 bits from minimum to maximum, likewise       32  the same           
 ========  ==========================================  =====  ==========================  ==============
 
 Sources: MX: OCP Microscaling Formats 1.0. KIVI: arXiv 2402.02750. `fp4` has no scale of the tensor. `bfp8` is MXINT8 of
-the MX specification with blocks of 16 instead of 32, and the exponent field of BF16 as scale.
+the MX specification with blocks of 16 instead of 32; the exponent field of BF16 is the E8M0 code of its scale.
 Assumed: the headers of `affine` and KIVI (the papers store two 16-bit numbers), and the maximum as header of `int`.
 """
 

@@ -26,7 +26,7 @@ class Config:
     # Language model, the part that one core stores and retrieves.
     kv_heads: int = 8  # KV heads
     head_dim: int = 128  # elements of the key (or value) of one KV head
-    kv_bits: int = 16  # bits of a stored key or value element: 16 (BF16) or 4 (KV codec)
+    kv_bits: int = 16  # bits of a stored key or value element: 16 (BF16), 8 or 4 (KV codec)
     weight_bits: int = 16  # least bits of a stored weight: 16 (BF16 only) or 4 (also MXFP4, INT4 and FP8)
     # LXE: matrix engine (DPE), vector engine (VPE) and their memory.
     dpe_trees: int = 64  # MAC trees of the DPE, which is rows of a weight tile [N_DPE-h]
@@ -76,7 +76,8 @@ class Config:
                 self._check(name, value >= 1, "at least 1")
         for name in POWERS_OF_TWO:
             self._check(name, is_power_of_two(getattr(self, name)), "a power of two")
-        self._check("kv_bits", self.kv_bits in (4, 16), "4 or 16")
+        self._check("kv_bits", self.kv_bits in (4, 8, 16), "4, 8 or 16")
+        self._check("kv_bits", self.kv_bits != 8 or self.dpe_inputs >= 4, "4 or 16 with dpe_inputs below 4")
         self._check("weight_bits", self.weight_bits in (4, 16), "4 or 16")
         self._check("weight_bits", self.weight_bits == 16 or self.dpe_inputs >= 4, "16 with dpe_inputs below 4")
         self._check("align_bits", 16 <= self.align_bits <= 30, "16 to 30")

@@ -20,6 +20,8 @@ from hw.dre.hcu import HCU
 from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.wtu.wtu import WTU, WtuDesign
+from hw.kv_codec.bfp_decoder import BfpDecoder
+from hw.kv_codec.bfp_encoder import BfpEncoder
 from hw.kv_codec.kv_decoder import KvDecoder
 from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
@@ -120,6 +122,18 @@ UNITS = {
             KvDecoder.from_config,
             "Decoder of the KV cache: 4-bit codes with a header become words of BF16 codes",
             "hw.kv_codec.kv_decoder",
+        ),
+        RegisteredUnit(
+            "bfp_encoder",
+            BfpEncoder.from_config,
+            "Encoder of the KV cache: words of BF16 codes become 8-bit codes with four exponents",
+            "hw.kv_codec.bfp_encoder",
+        ),
+        RegisteredUnit(
+            "bfp_decoder",
+            BfpDecoder.from_config,
+            "Decoder of the KV cache: 8-bit codes with four exponents become words of BF16 codes",
+            "hw.kv_codec.bfp_decoder",
         ),
         RegisteredUnit(
             "weight_decoder",

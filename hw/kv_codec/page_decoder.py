@@ -7,6 +7,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout
+from hw.kv_codec import bfp
+from hw.kv_codec.bfp_decoder import BfpDecoder
 from hw.kv_codec.kv_decoder import KvDecoder
 from hw.kv_codec.page_layout import PageLayout
 
@@ -24,6 +26,13 @@ def run_layout(layout: PageLayout, count_bits: int) -> data.StructLayout:
     )
 
 
+def record_decoder(layout: PageLayout) -> KvDecoder | BfpDecoder:
+    """The decoder of the records of a page."""
+    if layout.kv_bits == bfp.BITS:
+        return BfpDecoder(lanes=layout.lanes)
+    return KvDecoder(lanes=layout.lanes, bits=layout.kv_bits)
+
+
 class PageDecoder(wiring.Component):
     """Decodes the keys and values of past tokens; sends other words on unchanged.
 
@@ -32,13 +41,13 @@ class PageDecoder(wiring.Component):
 
     ```
     words ──┬─> word before ─┐
-            └────────────────┴─> select ──> KvDecoder ──┬─> o
-            └──────────── plain words ──────────────────┘
+            └────────────────┴─> select ──> decoder ──┬─> o
+            └──────────── plain words ────────────────┘
     ```
 
     Timing: one word per cycle. A run takes one more cycle, two if its first record begins in one word and ends in the
     next one. A record that is not sent on takes a cycle. Plain words pass combinationally; a decoded word follows its
-    last word by 4 cycles.
+    last word by the latency of the decoder.
 
     Parameters
     ----------
@@ -67,7 +76,7 @@ class PageDecoder(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         layout, words, o = self.layout, self.words, self.o
-        m.submodules.decoder = decoder = KvDecoder(lanes=layout.lanes, bits=layout.kv_bits)
+        m.submodules.decoder = decoder = record_decoder(layout)
         run, in_flight = Signal(self.run), Signal(range(16))  # records in the decoder
         sent, decoded, is_empty = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -98,7 +107,7 @@ class PageDecoder(wiring.Component):
             self._take_records(m, run, position, decoder)
         return m
 
-    def _take_records(self, m: Module, run: data.View, position: Signal, decoder: KvDecoder) -> None:
+    def _take_records(self, m: Module, run: data.View, position: Signal, decoder: KvDecoder | BfpDecoder) -> None:
         """State ENCODED: one record after the other.
 
         `position` is the unit at which the next record begins, counted from the word before the present one. A record

@@ -8,8 +8,17 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import write_word_layout
+from hw.kv_codec import bfp
+from hw.kv_codec.bfp_encoder import BfpEncoder
 from hw.kv_codec.kv_encoder import KvEncoder
 from hw.kv_codec.page_layout import PageLayout
+
+
+def record_encoder(layout: PageLayout) -> KvEncoder | BfpEncoder:
+    """The encoder of the records of a page."""
+    if layout.kv_bits == bfp.BITS:
+        return BfpEncoder(lanes=layout.lanes)
+    return KvEncoder(lanes=layout.lanes, bits=layout.kv_bits)
 
 
 class PageEncoder(wiring.Component):
@@ -19,13 +28,13 @@ class PageEncoder(wiring.Component):
     the key ends; its strobes select the bytes of this key. Plain words wait until all records before them are sent.
 
     ```
-    i ──┬─> KvEncoder ──> shift, join with the rest ──> word, strobes ──┬─> o
-        ├─> place of each record ──────^                                │
-        └──────────── plain words ──────────────────────────────────────┘
+    i ──┬─> encoder ──> shift, join with the rest ──> word, strobes ──┬─> o
+        ├─> place of each record ────^                                │
+        └──────────── plain words ────────────────────────────────────┘
     ```
 
     Timing: one word per cycle, one more cycle for a key whose last record continues in another word. Plain words pass
-    combinationally; a record follows its word by the latency of `KvEncoder`.
+    combinationally; a record follows its word by the latency of the encoder.
 
     Parameters
     ----------
@@ -47,7 +56,7 @@ class PageEncoder(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         layout, i = self.layout, self.i
-        m.submodules.encoder = encoder = KvEncoder(lanes=layout.lanes, bits=layout.kv_bits)
+        m.submodules.encoder = encoder = record_encoder(layout)
         m.submodules.places = places = SyncFIFOBuffered(width=self.place.size, depth=16)
         place, starts, in_flight = Signal(self.place), Signal(init=1), Signal(range(17))  # records that are not joined
         sent, joined, is_empty, rest_valid = Signal(), Signal(), Signal(), Signal()
@@ -75,7 +84,7 @@ class PageEncoder(wiring.Component):
         return m
 
     def _join(
-        self, m: Module, encoder: KvEncoder, places: SyncFIFOBuffered, joined: Signal, rest_valid: Signal
+        self, m: Module, encoder: KvEncoder | BfpEncoder, places: SyncFIFOBuffered, joined: Signal, rest_valid: Signal
     ) -> None:
         """Records to words. `rest` : the end of the record before, with its strobes; `rest_valid` : it is sent next."""
         layout, o = self.layout, self.o

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amaranth import Value
 from amaranth.lib import data
 
-from hw.kv_codec.affine import packed_layout
+from hw.kv_codec import affine, bfp
 
 BF16_BITS = 16
 
@@ -28,7 +28,7 @@ class PageLayout:
     head_dim : elements of one head
     page_tokens : token slots of a page
     word : bits of a memory word
-    kv_bits : bits of a stored element: 16, or 4 for encoded words
+    kv_bits : bits of a stored element: 16, or 8 or 4 for encoded words
 
     Raises
     ------
@@ -68,7 +68,9 @@ class PageLayout:
     @property
     def record(self) -> data.StructLayout:
         """Layout of a record."""
-        return packed_layout(self.lanes, self.kv_bits)
+        if self.kv_bits == bfp.BITS:
+            return bfp.packed_layout(self.lanes)
+        return affine.packed_layout(self.lanes, self.kv_bits)
 
     @property
     def key_bits(self) -> int:

@@ -120,6 +120,8 @@ SUBMODULES: dict[str, tuple[Claim, ...]] = {
     "dot_tree": (PIPELINE,),
     "kv_encoder": (PIPELINE,),
     "kv_decoder": (PIPELINE,),
+    "bfp_encoder": (PIPELINE,),
+    "bfp_decoder": (PIPELINE,),
     "weight_decoder": (),
     "dpe": (PIPELINE,),
     "vpe": (FIFO, PIPELINE),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
-from hw.kv_codec.kv_encoder import KvEncoder
 from sw_model.cycles.columns import Command, Copy, Store, Token
 from sw_model.cycles.layout import READERS, Count, Engine, Kind, Machine, Queue, Side
 from sw_model.cycles.ports import read_word, request, write_word
 from sw_model.cycles.scheduler import Wait, add, head, item, pop, push, put, reach, start, until
 from sw_model.cycles.sequencer import accept, complete, next_command
-
-ENCODER = KvEncoder(lanes=4).latency
 
 
 def reader_of(host: int) -> int:
@@ -65,8 +62,8 @@ def move_words(k: Machine, c: int) -> Wait:
             for _ in range(words):
                 yield from read_word(k, c, reader)
                 yield 1
-            start(k, c, write_encoded, ENCODER - 1, encoded)
-            k.encoder_end[c] = k.now + ENCODER + encoded - 1
+            start(k, c, write_encoded, k.encoder_latency - 1, encoded)
+            k.encoder_end[c] = k.now + k.encoder_latency + encoded - 1
             continue
         if writer == Engine.WRITE_COPY:
             yield from until(k, k.encoder_end[c])

@@ -162,8 +162,10 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "engine_latency": (), "fold_cycles": (), "divide_cycles": (), "wtu_lanes": (), "wtu_pairs": (), "lines": (),
     "line_words": (), "line_blocks": (), "list_words": (), "list_entries": (), "record_words": (), "word_records": (),
     "code_words": (), "max_step_tokens": (), "word_codes": (), "command_words": (), "word_commands": (), "stages": (),
-    # encoded pages, 0 or 1; tokens of a block, words of its keys; units of a word, of a record, of the key of a token
+    # encoded pages, 0 or 1; tokens of a block, words of its keys; units of a word, of a record, of the key of a token;
+    # cycles of the encoder and of the decoder of a record
     "encoded": (), "block_tokens": (), "key_block_words": (), "word_units": (), "record_units": (), "key_units": (),
+    "encoder_latency": (), "decoder_latency": (),
     # encoded weights, 0 or 1; by format, words of the header and of the codes of a tile
     "decodes": (), "tile_headers": (len(Encoding),), "tile_codes": (len(Encoding),),
     # memories: whether the model is compiled, whether its first answer is final

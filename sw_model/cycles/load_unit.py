@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hw.core.isa import ExecUnit
-from hw.kv_codec.kv_decoder import KvDecoder
 from sw_model.cycles.columns import Command, Gather, Load
 from sw_model.cycles.layout import Bell, Count, Engine, Kind, Machine, Queue
 from sw_model.cycles.ports import read_word, read_words, remove_word, request
@@ -12,7 +11,6 @@ from sw_model.cycles.sequencer import accept, complete, next_command
 from sw_model.cycles.unit import remaining
 
 USED = 256  # an entry of RUNS has the first word and the words that are used of each key or value as one number
-DECODER = KvDecoder.latency
 
 
 def request_operands(k: Machine, c: int) -> Wait:
@@ -216,7 +214,7 @@ def operand_words(k: Machine, c: int, count: int) -> Wait:
     if not k.encoded:
         yield from read_words(k, c, Engine.READ_LOAD, count)
     else:
-        k.taken[c] = max(k.taken[c], k.now - DECODER - 1)  # the decoder holds the words of as many cycles
+        k.taken[c] = max(k.taken[c], k.now - k.decoder_latency - 1)  # the decoder holds the words of as many cycles
         left = count
         while left:
             if k.run_left[c] == 0:
@@ -224,7 +222,7 @@ def operand_words(k: Machine, c: int, count: int) -> Wait:
             if k.run_encoded[c]:
                 sent = yield from take_record(k, c)
                 left -= sent
-                k.delivered[c] = k.taken[c] + DECODER
+                k.delivered[c] = k.taken[c] + k.decoder_latency
             else:
                 words = min(left, k.run_left[c])
                 yield from read_words(k, c, Engine.READ_LOAD, words)

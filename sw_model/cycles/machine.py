@@ -23,6 +23,8 @@ from hw.core.retrieval import page_lists
 from hw.core.sequencer import QUEUE_DEPTHS
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.dre.kvmu.records import BLOCK_BYTES
+from hw.kv_codec.page_decoder import record_decoder
+from hw.kv_codec.page_encoder import record_encoder
 from hw.kv_codec.page_layout import PageLayout
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
@@ -122,6 +124,12 @@ ENCODED = ("key_block_words", "word_units", "record_units", "key_units")
 HOST_DEPTHS = {Engine.READ_HOST: 64, Engine.WRITE_HOST: 32}
 
 
+def _codec(pages: PageLayout) -> dict[str, int]:
+    """Numbers of a machine with encoded pages."""
+    latencies = {"encoder_latency": record_encoder(pages).latency, "decoder_latency": record_decoder(pages).latency}
+    return {name: getattr(pages, name) for name in ENCODED} | latencies
+
+
 def new_machine(config: Config, cores: int) -> np.ndarray:
     """Machine of some cores before cycle 0."""
     m = np.zeros(machine_size(cores), np.int64)
@@ -139,7 +147,7 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
         "page_words": pages.head_page_bytes * 8 // pages.word,
         "encoded": int(pages.is_encoded),
         "block_tokens": pages.block_tokens,
-        **({name: getattr(pages, name) for name in ENCODED} if pages.is_encoded else {}),
+        **(_codec(pages) if pages.is_encoded else {}),
         "decodes": int(config.weight_bits != BF16_BITS),
         "max_step_tokens": config.max_step_tokens,
         "loads": dpe.loads,

@@ -10,10 +10,13 @@ from ml_dtypes import bfloat16
 
 from compiler import vector_programs as programs
 from golden.hashing import hyperplanes
-from golden.kv_formats import FIXED_BITS, Affine
+from golden.kv_formats import FIXED_BITS, Affine, BlockFloat
 from golden.vpe import widen
 from golden.weight_formats import FORMATS
 from hw.arith.dot import DotTree
+from hw.kv_codec.bfp import QUARTERS
+from hw.kv_codec.bfp_decoder import BfpDecoder
+from hw.kv_codec.bfp_encoder import BfpEncoder
 from hw.kv_codec.kv_decoder import KvDecoder
 from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
@@ -124,7 +127,9 @@ def _words(keys: np.ndarray | None, count: int, lanes: int, rng: np.random.Gener
     return np.resize(flat[: max(1, len(flat) // lanes) * lanes], (count, lanes))
 
 
-def kv_encoder(unit: KvEncoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
+def kv_encoder(
+    unit: KvEncoder | BfpEncoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator
+) -> Stimulus:
     """Keys of consecutive tokens, word by word."""
     x = _words(keys, count, unit.lanes, rng)
     return Stimulus(name, {"i": x}, {"o": count}, drain_cycles=drain(count))
@@ -137,6 +142,14 @@ def kv_decoder(unit: KvDecoder, name: str, keys: np.ndarray | None, count: int, 
     header = {"exponent": headers & 255, "low": headers >> 8 & mask, "high": headers >> 8 + FIXED_BITS & mask}
     inputs = {"i": {"codes": packed.codes, "header": header}}
     return Stimulus(name, inputs, {"o": count}, drain_cycles=drain(count))
+
+
+def bfp_decoder(unit: BfpDecoder, name: str, keys: np.ndarray | None, count: int, rng: np.random.Generator) -> Stimulus:
+    """The same words, encoded with 8 bits."""
+    size, words = unit.lanes // QUARTERS, _words(keys, count, unit.lanes, rng)
+    packed = BlockFloat(8, size).encode(words.reshape(-1, size))
+    codes, header = packed.codes.reshape(-1, unit.lanes), packed.headers.astype(np.int64).reshape(-1, QUARTERS)
+    return Stimulus(name, {"i": {"codes": codes, "header": header}}, {"o": count}, drain_cycles=drain(count))
 
 
 def weight_decoder(

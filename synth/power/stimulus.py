@@ -30,6 +30,8 @@ from hw.dre.kvmu.kvmu import KVMU
 from hw.dre.kvpu import KVPU
 from hw.dre.kvpu import Op as KvpuOp
 from hw.dre.wtu.wtu import WTU
+from hw.kv_codec.bfp_decoder import BfpDecoder
+from hw.kv_codec.bfp_encoder import BfpEncoder
 from hw.kv_codec.kv_decoder import KvDecoder
 from hw.kv_codec.kv_encoder import KvEncoder
 from hw.lxe.dpe import DPE
@@ -347,5 +349,7 @@ _UNITS: dict[type, Callable[..., Stimulus]] = {
     VPE: engine_stimulus.vpe,
     KvEncoder: engine_stimulus.kv_encoder,
     KvDecoder: engine_stimulus.kv_decoder,
+    BfpEncoder: engine_stimulus.kv_encoder,
+    BfpDecoder: engine_stimulus.bfp_decoder,
     WeightDecoder: engine_stimulus.weight_decoder,
 }

@@ -293,7 +293,7 @@ REFUSED = {
     "llava --ask w3 --policy none": "policy must be one of resv, full, window, hybrid, rekv, "
     "quickprefill, codecsight, mosaic, infinigen, infinigenp, oaken or a .py file, got 'none'",
     "llava --ask w3 --policy mosaic --set kv_bits=4": "kv_bits must be 16 for policy mosaic, which moves tokens, got 4",
-    "llava --ask w3 --set kv_bits=8": "kv_bits must be 4 or 16, got 8",
+    "llava --ask w3 --set kv_bits=5": "kv_bits must be 4, 8 or 16, got 5",
     "llava --ask w3 --policy full --ratio 0.3": "option of policy full must be one of prefetch, got 'ratio'",
     "llava --ask w3 --policy window --option sink": "--option must be NAME=VALUE, got 'sink'",
     "llava --ask w3 --policy window --option sink=6": "sink must be a multiple of page_tokens = 4, got 6",

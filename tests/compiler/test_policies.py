@@ -112,7 +112,7 @@ def test_full_attention_equals_the_softmax_of_all_keys(tmp_path, rng):
             assert (np.abs(got - want) <= bound + 1e-30).all()
 
 
-FOUR_BITS = {  # policy, tokens in device memory
+ENCODED = {  # policy, tokens in device memory
     "oaken": (OakenPolicy(), 6),
     "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 6),
     "resv": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
@@ -123,14 +123,20 @@ FOUR_BITS = {  # policy, tokens in device memory
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("oaken", "resv") else pytest.param(name, marks=pytest.mark.heavy) for name in FOUR_BITS]
-)
-def test_four_bits(name, tmp_path, rng):
+QUICK = [("oaken", 4), ("resv", 4), ("resv", 8)]
+CASES = [
+    *QUICK,
+    *(pytest.param(name, 4, marks=pytest.mark.heavy) for name in ENCODED if (name, 4) not in QUICK),
+    *(pytest.param(name, 8, marks=pytest.mark.heavy) for name in ("window", "rekv", "quickprefill", "infinigenp")),
+]
+
+
+@pytest.mark.parametrize("name, kv_bits", CASES)
+def test_encoded_pages(name, kv_bits, tmp_path, rng):
     """Past tokens as they are stored, those of the step in BF16, as in the golden layers; logits differ from BF16."""
-    (policy, resident), logits = FOUR_BITS[name], []
-    for kv_bits in (4, 16) if name == "resv" else (4,):
-        config, generator = TINY.replace(kv_bits=kv_bits), np.random.default_rng(5)
+    (policy, resident), logits = ENCODED[name], []
+    for bits in (kv_bits, 16) if name == "resv" else (kv_bits,):
+        config, generator = TINY.replace(kv_bits=bits), np.random.default_rng(5)
         sessions = Sessions(tmp_path, policy, generator, resident, tokens=64, step=5, config=config)
         sessions.prompt([1, 2])
         for number in range(4):
@@ -148,14 +154,16 @@ def test_four_bits(name, tmp_path, rng):
     assert len(logits) == 1 or (logits[0] != logits[1]).any()
 
 
-def test_saved_sessions_hold_encoded_pages(tmp_path, rng):
+@pytest.mark.parametrize("kv_bits", [4, 8])
+def test_saved_sessions_hold_encoded_pages(kv_bits, tmp_path, rng):
     """A resumed session continues with the same bits; a core with another format refuses the file."""
-    sessions = Sessions(tmp_path, OakenPolicy(), rng, resident=6, step=5, config=TINY.replace(kv_bits=4))
+    policy = OakenPolicy() if kv_bits == 4 else FullPolicy()
+    sessions = Sessions(tmp_path, policy, rng, resident=6, step=5, config=TINY.replace(kv_bits=kv_bits))
     for _ in range(4):
         sessions.frame(5)
     sessions.session.save(tmp_path / "session")
     limits = Limits(tokens=96, step=5, resident=6)
-    other = compile_model(sessions.checkpoint, TINY.replace(kv_bits=4), limits, OakenPolicy())
+    other = compile_model(sessions.checkpoint, TINY.replace(kv_bits=kv_bits), limits, policy)
     resumed = other.session(tmp_path / "session")
     for session in (sessions.session, resumed):
         session.prompt([1, 2, 3], answer=True)
@@ -169,6 +177,8 @@ def test_policies_without_encoded_pages(tmp_path, rng):
     write_random(tmp_path, "llama", rng)
     for policy, kv_bits, message in (
         (OakenPolicy(), 16, "kv_bits must be 4 for policy oaken, got 16"),
+        (OakenPolicy(), 8, "kv_bits must be 4 for policy oaken, got 8"),
+        (MosaicPolicy(), 8, "kv_bits must be 16 for policy mosaic, which moves tokens, got 8"),
         (MosaicPolicy(), 4, "kv_bits must be 16 for policy mosaic, which moves tokens, got 4"),
         (CodecSightPolicy(), 4, "kv_bits must be 16 for policy codecsight, which has no encoded pages, got 4"),
     ):

@@ -107,6 +107,8 @@ def test_unknown_preset_or_parameter_raises_value_error():
         {"max_candidates": 1 << 17},
         {"max_window_tokens": 1 << 31},
         {"token_bits": 40},
+        {"kv_bits": 5},
+        {"kv_bits": 8, "dpe_inputs": 2},
     ],
     ids=str,
 )

@@ -40,8 +40,12 @@ def test_lint_clean(name, preset, tmp_path):
 
 
 @pytest.mark.heavy
-def test_core_with_kv_codec_is_lint_clean(tmp_path):
-    text = cached_verilog(rtlil("core", Config.preset("tiny").replace(kv_bits=4)), "core")
+@pytest.mark.parametrize("preset, kv_bits", [("tiny", 4), ("tiny", 8), ("small", 8)])
+def test_core_with_kv_codec_is_lint_clean(preset, kv_bits, tmp_path):
+    config = Config.preset(preset).replace(kv_bits=kv_bits)
+    text = cached_verilog(rtlil("core", config), "core")
+    if preset != "tiny":
+        text = lint_text(text, registry.unit("core").build(config))
     assert lint("core", text, tmp_path) == (0, "")
 
 

@@ -55,9 +55,10 @@ def test_random_commands(steps, count, rng, seed):
 
 
 @pytest.mark.heavy
-def test_random_commands_with_encoded_pages(rng, seed):
+@pytest.mark.parametrize("kv_bits", [4, 8])
+def test_random_commands_with_encoded_pages(kv_bits, rng, seed):
     """GATHER decodes past tokens from any slot on, in one command or several, and any words of them."""
-    run(6, 600, False, rng, seed, kv_bits=4)
+    run(6, 600, False, rng, seed, kv_bits=kv_bits)
 
 
 @pytest.mark.heavy
@@ -73,10 +74,10 @@ def test_random_commands_with_encoded_weights_at_once(rng, seed):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("preset, resident", [("tiny", 4), ("small", 16)])
-def test_steps_with_encoded_pages(preset, resident, rng, seed):
+@pytest.mark.parametrize("preset, resident, kv_bits", [("tiny", 4, 4), ("small", 16, 4), ("small", 16, 8)])
+def test_steps_with_encoded_pages(preset, resident, kv_bits, rng, seed):
     """Steps of a layer whose pages leave device memory and come back, under random pauses."""
-    bench = LayerRun(preset, rng, hamming_threshold=6, max_resident_tokens=resident, changes={"kv_bits": 4})
+    bench = LayerRun(preset, rng, hamming_threshold=6, max_resident_tokens=resident, changes={"kv_bits": kv_bits})
     for x in frames(bench, 8, bench.sizes.tokens):
         bench.step(x)
     assert any(reply.transit for trace in bench.traces for reply in trace.replies)

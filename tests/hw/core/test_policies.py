@@ -27,7 +27,7 @@ from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
 
 HEAVY = pytest.mark.heavy
-POLICIES = {  # policy, tokens in device memory; the bits of stored keys and values are 4 if the name ends so
+POLICIES = {  # policy, tokens in device memory; a name can end with the bits of stored keys and values
     "full": (FullPolicy(), 6),
     "full, next layer": (FullPolicy(prefetch="next_layer"), 6),
     "window": (WindowPolicy(sink=4, recent=8), 0),
@@ -41,6 +41,9 @@ POLICIES = {  # policy, tokens in device memory; the bits of stored keys and val
     "resv, 4 bits": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
     "window, 4 bits": (WindowPolicy(sink=4, recent=8), 0),
     "rekv, 4 bits": (RekvPolicy(frames=2), 6),
+    "full, 8 bits": (FullPolicy(), 6),
+    "resv, 8 bits": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
+    "window, 8 bits": (WindowPolicy(sink=4, recent=8), 0),
 }
 QUICK = (("full", 1), ("window, next layer", 1), ("rekv", 2))
 CASES = [
@@ -59,8 +62,8 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     checkpoint, (policy, resident) = Checkpoint(tmp_path), POLICIES[name]
     limits = Limits(tokens=64, step=4, resident=resident)
     config = policy.core(Config.preset("tiny"))
-    if name.endswith("4 bits"):
-        config = config.replace(kv_bits=4)
+    if name.endswith("bits"):
+        config = config.replace(kv_bits=int(name.split()[-2]))
     machine = compile_model(checkpoint, config, limits, policy, cores=cores)
     timing = {side: FixedTiming(latency=12) for side in BASES}
     run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()

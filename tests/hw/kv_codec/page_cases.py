@@ -6,11 +6,11 @@ from hw.kv_codec.page_layout import PageLayout
 from tests.hw.kv_codec.codec_cases import words
 
 
-def layouts(preset):
-    """Layouts of a preset with 4 bits: of the hardware and of the golden model."""
+def layouts(preset, kv_bits):
+    """Layouts of a preset with encoded pages: of the hardware and of the golden model."""
     c = Config.preset(preset)
-    golden = GoldenLayout(c.head_dim, c.page_tokens, c.dpe_inputs, 4)
-    return PageLayout(head_dim=c.head_dim, page_tokens=c.page_tokens, word=16 * c.dpe_inputs, kv_bits=4), golden
+    golden = GoldenLayout(c.head_dim, c.page_tokens, c.dpe_inputs, kv_bits)
+    return PageLayout(head_dim=c.head_dim, page_tokens=c.page_tokens, word=16 * c.dpe_inputs, kv_bits=kv_bits), golden
 
 
 def keys(rng, golden, count):

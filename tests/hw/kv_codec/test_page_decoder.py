@@ -9,7 +9,11 @@ from tests.hw.kv_codec.page_cases import keys, layouts, numbers
 
 COUNT_BITS = 8
 HEAVY = pytest.mark.heavy
-PRESETS = ["tiny", *(pytest.param(name, marks=HEAVY) for name in ("small", "paper"))]
+CASES = [  # preset, bits; with 8 bits a record of `tiny` is a whole word
+    ("tiny", 4),
+    ("small", 8),
+    *(pytest.param(name, bits, marks=HEAVY) for name, bits in (("small", 4), ("paper", 4), ("tiny", 8), ("paper", 8))),
+]
 
 
 def traffic(rng, layout, golden, count):
@@ -46,10 +50,10 @@ def traffic(rng, layout, golden, count):
 @pytest.mark.parametrize(
     "stall", [pytest.param(0.0, marks=HEAVY, id="streaming"), pytest.param(InTurns(0.4), id="stalled")]
 )
-@pytest.mark.parametrize("preset", PRESETS)
-def test_runs_equal_golden(preset, stall, rng, seed):
+@pytest.mark.parametrize("preset, kv_bits", CASES)
+def test_runs_equal_golden(preset, kv_bits, stall, rng, seed):
     """Tokens of parts of blocks, some words of each key, and plain words between them."""
-    layout, golden = layouts(preset)
+    layout, golden = layouts(preset, kv_bits)
     runs, words, lasts, results = traffic(rng, layout, golden, 60)
     stimulus = {"runs": runs, "words": {"data": np.array(words, object), "last": lasts}}
     unit = PageDecoder(layout, count_bits=COUNT_BITS)
@@ -59,13 +63,14 @@ def test_runs_equal_golden(preset, stall, rng, seed):
 
 
 @pytest.mark.heavy
-def test_a_word_per_cycle(rng):
+@pytest.mark.parametrize("kv_bits", [4, 8])
+def test_a_word_per_cycle(kv_bits, rng):
     """A run of whole words: one record in every cycle."""
-    layout, golden = layouts("paper")
+    layout, golden = layouts("paper", kv_bits)
     codes = keys(rng, golden, golden.block_tokens)
     block = numbers(golden.encode(codes), 2 * golden.lanes)
     runs = {"encoded": [1], "count": [len(codes)], "first": [0], "word": [0], "beats": [layout.records]}
-    stimulus = {"runs": runs, "words": {"data": np.array(block, object), "last": [0] * 8 + [1]}}
+    stimulus = {"runs": runs, "words": {"data": np.array(block, object), "last": [0] * (len(block) - 1) + [1]}}
     count = len(codes) * layout.records
     record = simulate(PageDecoder(layout, count_bits=COUNT_BITS), "page_decoder", stimulus, {"o": count})
     cycles = record.cycles["o"]

@@ -8,7 +8,11 @@ from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.page_cases import keys, layouts, numbers
 
 HEAVY = pytest.mark.heavy
-PRESETS = ["tiny", *(pytest.param(name, marks=HEAVY) for name in ("small", "paper"))]
+CASES = [  # preset, bits; with 8 bits a record of `tiny` is a whole word
+    ("tiny", 4),
+    ("small", 8),
+    *(pytest.param(name, bits, marks=HEAVY) for name, bits in (("small", 4), ("paper", 4), ("tiny", 8), ("paper", 8))),
+]
 
 
 def written(first, stored, nbytes):
@@ -23,10 +27,10 @@ def written(first, stored, nbytes):
 @pytest.mark.parametrize(
     "stall", [pytest.param(0.0, marks=HEAVY, id="streaming"), pytest.param(InTurns(0.4), id="stalled")]
 )
-@pytest.mark.parametrize("preset", PRESETS)
-def test_copies_equal_golden(preset, stall, rng, seed):
+@pytest.mark.parametrize("preset, kv_bits", CASES)
+def test_copies_equal_golden(preset, kv_bits, stall, rng, seed):
     """Keys for all slots of a block, and copies of plain words between them; a strobed byte has the golden value."""
-    layout, golden = layouts(preset)
+    layout, golden = layouts(preset, kv_bits)
     nbytes, codes = 2 * golden.lanes, keys(rng, golden, 40)
     copies, want = [], []
     for number, key in enumerate(codes):

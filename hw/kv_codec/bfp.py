@@ -1,0 +1,22 @@
+"""Number format of the KV codec with 8 bits: block floating point, with one exponent for each quarter of a word."""
+
+# mypy: disable-error-code="assignment,arg-type"
+
+from amaranth.lib import data
+
+BITS = 8  # of a code, in two's complement: one bit before and six bits after the binary point
+QUARTERS = 4  # of a word; each is a block of the format
+
+# Exponent fields of BF16 of the quarters, that of the first elements lowest; 255: NaN.
+HEADER = data.ArrayLayout(8, QUARTERS)
+
+
+def packed_layout(lanes: int) -> data.StructLayout:
+    """Layout of an encoded word: `codes` of all elements, `header`."""
+    return data.StructLayout({"codes": data.ArrayLayout(BITS, lanes), "header": HEADER})
+
+
+def check_lanes(lanes: int) -> None:
+    """Check the elements of a word. Raises `ValueError` for an invalid number."""
+    if lanes < QUARTERS or lanes & (lanes - 1):
+        raise ValueError(f"lanes must be a power of two, at least {QUARTERS}, got {lanes}")
