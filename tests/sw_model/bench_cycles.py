@@ -154,6 +154,7 @@ CASES |= {
     "4 bits, 2 layers, next layer": tiny(kv_bits=4, layers=2, prefetch="next_layer", capacity=4, ratio=0.8),
     "4 bits, long rows": tiny(**LONG, count=5, ratio=0.5, kv_bits=4),
     "small, 4 bits": small(kv_bits=4, layers=2),
+    "8 bits": tiny(kv_bits=8, ratio=0.8, count=7),
 }  # fmt: skip
 
 

@@ -250,7 +250,7 @@ def test_rtl_needs_recorded_cycles(name):
 def test_predicts_recorded_cycles(preset):
     """The mean error of all steps of a preset is at most 1 %, that of 95 % of them at most 3 %, of every one 7 %.
 
-    The steps above 3 % have about 5,000 cycles, and the difference is up to 320 cycles.
+    The steps above 3 % have about 5,000 cycles, and the difference is up to 330 cycles.
     """
     errors = {}
     for name in [name for name in recorded() if CASES[name].preset == preset]:
