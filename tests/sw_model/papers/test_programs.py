@@ -66,7 +66,10 @@ def test_one_layer_stands_for_the_repeated_ones():
     assert len(three.ends) == 3 and len(six.ends) == 6
     assert three.with_layers(6) == pytest.approx(six.cycles, rel=0.02)
     composed = three.traffic.plus(three.repeated_traffic, 3)
-    assert astuple(composed) == pytest.approx(astuple(six.traffic), rel=0.01)
+    device, whole = (astuple(replace(traffic, host_read=0)) for traffic in (composed, six.traffic))
+    assert device == pytest.approx(whole, rel=0.01)
+    # the ends of layers cut fetches: a repeated layer can have some pages more or fewer than another one
+    assert composed.host_read == pytest.approx(six.traffic.host_read, abs=3 * 4 * PAGE_BYTES)
     fetched = 6 * 8 * numbers.fetched * PAGE_BYTES
     assert six.traffic.host_read == fetched  # every other byte is counted in device memory
     assert six.traffic.device_read > 6 * 2 * 256 * (256 + 2 * 1024 + 256) and six.traffic.device_written > fetched
