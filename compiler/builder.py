@@ -48,8 +48,8 @@ class Share:
         first = self.number * least + max(0, self.number - more)
         return range(first, first + least + (self.number >= more))
 
-    def after(self, items: int) -> "Share":
-        """The share of work that follows these items at once: other cores have one item more."""
+    def balanced_with(self, items: int) -> "Share":
+        """The share of other work that runs together with `items` items: other cores have its longer parts."""
         return Share((self.number + items) % self.count, self.count)
 
     def groups(self, count: int) -> tuple[list[int | None], "Share"]:

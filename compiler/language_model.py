@@ -210,8 +210,8 @@ class LanguageModelCompiler:
             raise ValueError(f"token must be 0 to {self.spec.vocabulary - 1}, got {token}")
         if not self.spec.tied_embeddings:
             return [(self.embedding + token * self.words, self.words)]
-        first, stride = self.head.tiles_of(token // self.width, self.width)
-        return [(first + token % self.width + k * stride, 1) for k in range(self.words)]
+        tiles_of_token = self.head.tile_addresses(token // self.width, self.width)
+        return [(tile + token % self.width, 1) for tile in tiles_of_token]
 
     def angles(self, cosines: np.ndarray, sines: np.ndarray) -> bytes:
         """Image of the RoPE angles of a step, of FP32 bit patterns (T, head_dim / 2) each."""

@@ -1,11 +1,12 @@
 """Device memory: regions of words, and the image of a matrix.
 
-Cores read parts of a matrix at the same time. Tiles that they read at the same time follow each other (`place`): the
-cores together read the matrix in the order of addresses, which uses all banks of a DRAM evenly. Encoded tiles are so
-short that a core reads those of a result block together. Parts that begin at a multiple of the interleave of a DRAM use
-the same banks with different rows all the time; a gap after each result block avoids it. Rows of scores are written
-piece by piece, the same piece of all rows after each other, and rows of activations that exceed the operand memory are
-read so. A gap after each row moves the piece to another channel.
+Cores read parts of a matrix at the same time. Tiles that they read at the same time follow each other in memory (see
+`tile_numbers`). Together the cores read the matrix in the order of addresses, which uses all banks of a DRAM evenly.
+Encoded tiles are too short for this: the tiles of a result block follow each other. Parts that begin at a multiple of
+the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
+
+Rows of scores are written piece by piece, the same piece of all rows after each other. Rows of activations that exceed
+the operand memory are read in the same way. A gap after each row moves the piece to another channel.
 """
 
 from dataclasses import dataclass
@@ -56,11 +57,12 @@ def matrix_words(m_blocks: int, k_blocks: int, width: int, cores: int = 1) -> in
     return m_blocks * (block_words(k_blocks, width) if cores == 1 else k_blocks * width)
 
 
-def place(m: int, m_blocks: int, k_blocks: int, cores: int) -> tuple[int, int]:
-    """Number of the first tile of result block `m` in memory, and the tiles from one of its tiles to the next.
+def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int) -> range:
+    """Numbers of the tiles of result block `m` in the memory of a matrix whose blocks the cores divide.
 
-    The cores have the parts of `Share.part`. First are the first blocks of all cores: their first tiles, their second
-    tiles, and so on; then the second blocks. The last ones are those of the cores that have a block more.
+    A core computes the result blocks `Share.part`. Memory begins with the first result block of every core: their first
+    tiles, then their second tiles, and so on. The second result block of every core follows in the same way. The cores
+    with one block more share the last tiles.
     """
     least, rest = divmod(m_blocks, cores)
     more = cores - rest  # number of the first core that has one more
@@ -69,9 +71,10 @@ def place(m: int, m_blocks: int, k_blocks: int, cores: int) -> tuple[int, int]:
     else:
         core, block = divmod(m - more * least, least + 1)
         core += more
-    if block < least:
-        return block * cores * k_blocks + core, cores
-    return least * cores * k_blocks + core - more, rest
+    first, step = block * cores * k_blocks + core, cores
+    if block == least:
+        first, step = first - more, rest
+    return range(first, first + k_blocks * step, step)
 
 
 def encoded_tiles(matrix: np.ndarray | PackedWeights, width: int, form: WeightFormat) -> bytes:
@@ -100,7 +103,7 @@ def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
     """Memory image of a matrix of BF16 codes, uint16 (M, K).
 
     The matrix is padded with zeros to tiles of `width` rows and columns. For one core the tiles of a block of rows
-    follow each other, and the next block follows after `block_words`; `place` gives the order for more cores.
+    follow each other, and the next block follows after `block_words`. For more cores the order is `tile_numbers`.
     """
     rows, columns = (-(-size // width) for size in matrix.shape)
     padded = np.zeros((rows * width, columns * width), "<u2")
@@ -110,6 +113,5 @@ def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
         return _with_gaps(blocks.reshape(rows, -1), block_words(columns, width) * width)
     result = np.empty((rows * columns, width, width), "<u2")
     for m, block in enumerate(blocks):
-        first, turns = place(m, rows, columns, cores)
-        result[first : first + columns * turns : turns] = block
+        result[tile_numbers(m, rows, columns, cores)] = block
     return result.tobytes()

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
-from compiler.memory import block_words, place
+from compiler.memory import block_words, tile_numbers
 from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.load_unit import LengthLimit
@@ -22,7 +22,7 @@ class Matrix:
     Attributes
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
-    cores : cores that divide the result blocks, see `compiler.memory.place`
+    cores : cores that divide the result blocks, see `compiler.memory.tile_numbers`
     stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
     form : format of the tiles; None: BF16
     bias : with a format, word address of BF16 tiles that are the last input block; None: there are none
@@ -37,14 +37,15 @@ class Matrix:
     form: WeightFormat | None = None
     bias: int | None = None
 
-    def tiles_of(self, m: int, width: int) -> tuple[int, int]:
-        """Word address of the first tile of a result block, and the words from one of its tiles to the next."""
+    def tile_addresses(self, m: int, width: int) -> range:
+        """Word addresses of the tiles of result block `m`; a word has `width` elements."""
         if self.cores > 1:
-            first, turns = place(m, self.m_blocks, self.k_blocks, self.cores)
-            return self.address + first * width, turns * width
+            numbers, base = tile_numbers(m, self.m_blocks, self.k_blocks, self.cores), self.address
+            return range(base + numbers.start * width, base + numbers.stop * width, numbers.step * width)
         stored = self.k_blocks - (self.bias is not None)
         tile_words = self.form.tile_words(width) if self.form else width
-        return self.address + m * block_words(stored, width, self.form), tile_words
+        first = self.address + m * block_words(stored, width, self.form)
+        return range(first, first + stored * tile_words, tile_words)
 
 
 class Products:
@@ -153,18 +154,17 @@ class Products:
         tiles = min(step.k + step.inputs, inputs) - step.k
         if matrix.cores > 1:
             for result in range(step.results):
-                address, stride = matrix.tiles_of(step.m + result, n)
-                rows = {"rows": tiles, "stride": stride, "beats": n, "step": n}
-                loads.append({"source": address + step.k * stride, **rows, "target": result * beats})
+                addresses = matrix.tile_addresses(step.m + result, n)
+                rows = {"rows": tiles, "stride": addresses.step, "beats": n, "step": n}
+                loads.append({"source": addresses[step.k], **rows, "target": result * beats})
             return loads
         decode = {} if form is None else {"limit": LengthLimit.ENCODED, "block": form.number}
         if tiles:
-            address, tile_words = matrix.tiles_of(step.m, n)
-            block = block_words(inputs, n, form)
+            addresses, block = matrix.tile_addresses(step.m, n), block_words(inputs, n, form)
             rows = {"rows": step.results, "stride": block, "beats": tiles * n, "step": beats}
-            if tiles == step.inputs and tiles * tile_words == block:  # the tiles are contiguous
+            if tiles == step.inputs and tiles * addresses.step == block:  # the tiles are contiguous
                 rows = {"rows": 1, "beats": step.results * beats}
-            loads.append({"source": address + step.k * tile_words, **rows, **decode, "target": 0})
+            loads.append({"source": addresses[step.k], **rows, **decode, "target": 0})
         if tiles < step.inputs:
             assert bias is not None
             rows = {"rows": step.results, "stride": block_words(1, n), "beats": n, "step": beats}

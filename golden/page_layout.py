@@ -11,6 +11,7 @@ from util import checks
 
 KV_BITS = (16, 8, 4)  # BF16, and codes of `BlockFloat` and `Affine` of `golden.kv_formats`
 HEADER_BYTES = 4  # of an encoded word
+QUARTERS = 4  # blocks of a word with 8 bits, each with an exponent of one byte
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class PageLayout:
             raise ValueError(f"kv_bits must be 16, 8 or 4, got {self.kv_bits}")
         if not self.is_encoded:
             return
-        if self.kv_bits == 8 and self.lanes % HEADER_BYTES:
-            raise ValueError(f"lanes must be a multiple of {HEADER_BYTES}, got {self.lanes}")
+        if self.kv_bits == 8 and self.lanes % QUARTERS:
+            raise ValueError(f"lanes must be a multiple of {QUARTERS}, got {self.lanes}")
         if self.head_dim % self.lanes:
             raise ValueError(f"head_dim must be a multiple of lanes = {self.lanes}, got {self.head_dim}")
         if self.page_tokens % self.block_tokens:
@@ -63,7 +64,7 @@ class PageLayout:
     @cached_property
     def format(self) -> BlockFormat:
         """Format of a memory word, or of a quarter of it."""
-        return BlockFloat(8, self.lanes // HEADER_BYTES) if self.kv_bits == 8 else Affine(self.kv_bits, self.lanes)
+        return BlockFloat(8, self.lanes // QUARTERS) if self.kv_bits == 8 else Affine(self.kv_bits, self.lanes)
 
     @property
     def record_bytes(self) -> int:

@@ -93,7 +93,7 @@ def test_parts_are_all_items_in_order(items):
 def test_products_at_the_same_time_have_their_longer_parts_on_different_cores():
     """Keys, queries and values of Llama-3-8B on 48 cores: two of the 96 result blocks for each core."""
     blocks = 16, 64, 16
-    shares = [[Share(n, 48).after(sum(blocks[:at])) for n in range(48)] for at in range(3)]
+    shares = [[Share(n, 48).balanced_with(sum(blocks[:at])) for n in range(48)] for at in range(3)]
     parts = [[share.part(count) for share in each] for each, count in zip(shares, blocks, strict=True)]
     assert [sum(map(len, own)) for own in zip(*parts, strict=True)] == [2] * 48
     for each, count in zip(parts, blocks, strict=True):

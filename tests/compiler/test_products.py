@@ -6,7 +6,7 @@ import pytest
 from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.machine.interpreter import FastInterpreter
-from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, matrix_words, place, row_words, tiles
+from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, matrix_words, row_words, tile_numbers, tiles
 from compiler.products import Matrix, Products, divide
 from compiler.vision_parts import multiply
 from golden import bf16
@@ -52,7 +52,7 @@ def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng):
     memory[X * WORD : X * WORD + x.nbytes] = x.tobytes()
     for core in range(cores):
         p = products.program(Share(core, cores))
-        share = Share(core, cores).after(m_blocks)  # the share of a second product that runs meanwhile
+        share = Share(core, cores).balanced_with(m_blocks)  # the share of a second product that runs meanwhile
         matrix, columns = Matrix(0, m_blocks, k_blocks, cores=stored), Activations([Columns(X, k_blocks)], [])
         products.multiply(p, matrix, tokens, columns, OUT, wide=True, share=share)
         run(p.builder.commands, memory)
@@ -117,8 +117,7 @@ def test_cores_read_neighbouring_tiles_at_the_same_time(m_blocks, k_blocks, core
     end = 0
     for block in range(max(len(part) for part in parts)):
         for k in range(k_blocks):
-            tile = [first + k * turns for part in parts if block < len(part)
-                    for first, turns in [place(part[block], m_blocks, k_blocks, cores)]]  # fmt: skip
+            tile = [tile_numbers(part[block], m_blocks, k_blocks, cores)[k] for part in parts if block < len(part)]
             assert tile == list(range(end, end + len(tile)))
             end += len(tile)
     assert end == m_blocks * k_blocks

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hw.config import PRESETS, Config
-from hw.emit import to_rtlil
+from hw.config import Config
 from hw.kv_codec.bfp_decoder import BfpDecoder
 from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.bfp_cases import decode, encode, quarters
@@ -69,17 +68,3 @@ def test_reset_in_mid_flight(rng, seed):
 def test_paper_equals_golden(rng, seed):
     unit = BfpDecoder.from_config(Config.preset("paper"))
     check(unit, packed_words(rng, unit.lanes, 500), stall=0.2, seed=seed)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_elaborates(preset):
-    config = Config.preset(preset)
-    unit = BfpDecoder.from_config(config)
-    assert unit.lanes == config.dpe_inputs
-    assert "module \\bfp_decoder" in to_rtlil(unit, "bfp_decoder")
-
-
-@pytest.mark.parametrize("lanes", [2, 12])
-def test_bad_parameters(lanes):
-    with pytest.raises(ValueError, match=f"lanes must be a power of two, at least 4, got {lanes}"):
-        BfpDecoder(lanes=lanes)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hw.config import PRESETS, Config
-from hw.emit import to_rtlil
+from hw.config import Config
 from hw.kv_codec.bfp_encoder import BfpEncoder
 from sim.bench.run import InTurns, simulate
 from tests.hw.kv_codec.bfp_cases import encode, quarters
@@ -60,17 +59,3 @@ def test_reset_in_mid_flight(rng, seed):
 def test_paper_equals_golden(rng, seed):
     unit = BfpEncoder.from_config(Config.preset("paper"))
     check(unit, quarters(rng, unit.lanes, 1000), stall=0.2, seed=seed)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_elaborates(preset):
-    config = Config.preset(preset)
-    unit = BfpEncoder.from_config(config)
-    assert unit.lanes == config.dpe_inputs
-    assert "module \\bfp_encoder" in to_rtlil(unit, "bfp_encoder")
-
-
-@pytest.mark.parametrize("lanes", [2, 12])
-def test_bad_parameters(lanes):
-    with pytest.raises(ValueError, match=f"lanes must be a power of two, at least 4, got {lanes}"):
-        BfpEncoder(lanes=lanes)
