@@ -39,17 +39,21 @@ class Share:
         return self.number == 0
 
     def part(self, items: int) -> range:
-        """Its part of consecutive items; the last cores have one item more if the items do not divide.
+        """Range of the items of this core. If `items` is not a multiple of `count`, the last cores have one item more.
 
-        Neighbouring cores have different memory ports, so that those with more items do not share one.
+        Neighbouring cores have different memory ports, so that these items are spread over as many ports as possible.
         """
-        least, rest = divmod(items, self.count)
-        more = self.count - rest
-        first = self.number * least + max(0, self.number - more)
-        return range(first, first + least + (self.number >= more))
+        items_per_core, remainder = divmod(items, self.count)
+        first_longer = self.count - remainder  # number of the first core with one item more
+        first = self.number * items_per_core + max(0, self.number - first_longer)
+        return range(first, first + items_per_core + (self.number >= first_longer))
 
     def balanced_with(self, items: int) -> "Share":
-        """The share of other work that runs together with `items` items: other cores have its longer parts."""
+        """Share for other work that runs at the same time as `items` items.
+
+        The cores that have one item more in the other work follow those of these items, so that the sums of all cores
+        differ by 1 at most.
+        """
         return Share((self.number + items) % self.count, self.count)
 
     def groups(self, count: int) -> tuple[list[int | None], "Share"]:

@@ -1,9 +1,12 @@
 """Device memory: regions of words, and the image of a matrix.
 
-Cores read parts of a matrix at the same time. Tiles that they read at the same time follow each other in memory (see
-`tile_numbers`). Together the cores read the matrix in the order of addresses, which uses all banks of a DRAM evenly.
-Encoded tiles are too short for this: the tiles of a result block follow each other. Parts that begin at a multiple of
-the interleave of a DRAM use the same banks with different rows all the time. A gap after each result block avoids it.
+Cores read parts of a matrix at the same time. In an interleaved matrix, the tiles that they read at the same time
+follow each other (see `tile_numbers`). Together the cores read the matrix in the order of addresses, which uses all
+banks of a DRAM evenly.
+
+Encoded matrices, those of one core and those of a vision tower are stored result block by result block. An encoded tile
+is too short to be read alone at the full rate. If the size of a result block is a multiple of the interleave of the
+DRAM, cores use the same banks with different rows all the time. A gap after each result block avoids it.
 
 Rows of scores are written piece by piece, the same piece of all rows after each other. Rows of activations that exceed
 the operand memory are read in the same way. A gap after each row moves the piece to another channel.
@@ -60,20 +63,20 @@ def matrix_words(m_blocks: int, k_blocks: int, width: int, cores: int = 1) -> in
 def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int) -> range:
     """Numbers of the tiles of result block `m` in the memory of a matrix whose blocks the cores divide.
 
-    A core computes the result blocks `Share.part`. Memory begins with the first result block of every core: their first
-    tiles, then their second tiles, and so on. The second result block of every core follows in the same way. The cores
-    with one block more share the last tiles.
+    A core computes the result blocks that `Share.part` returns. Memory begins with the first result block of every
+    core: their first tiles, then their second tiles, and so on. The second result block of every core follows in the
+    same way. The last tiles are interleaved among the cores that have one block more.
     """
-    least, rest = divmod(m_blocks, cores)
-    more = cores - rest  # number of the first core that has one more
-    if m < more * least:
-        core, block = divmod(m, least)
+    blocks_per_core, remainder = divmod(m_blocks, cores)
+    first_longer = cores - remainder  # number of the first core with one block more
+    if m < first_longer * blocks_per_core:
+        core, block = divmod(m, blocks_per_core)
     else:
-        core, block = divmod(m - more * least, least + 1)
-        core += more
+        core, block = divmod(m - first_longer * blocks_per_core, blocks_per_core + 1)
+        core += first_longer
     first, step = block * cores * k_blocks + core, cores
-    if block == least:
-        first, step = first - more, rest
+    if block == blocks_per_core:
+        first, step = first - first_longer, remainder
     return range(first, first + k_blocks * step, step)
 
 

@@ -17,12 +17,12 @@ MAX_VECTORS = 255  # activation vectors of a MULTIPLY
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in device memory: tiles, those of the result blocks of several cores in turn, or rows.
+    """A matrix in device memory, stored as tiles or as rows. With several `cores` their tiles are interleaved.
 
     Attributes
     ----------
     address : word address ; m_blocks, k_blocks : result blocks and input blocks of `dpe_inputs` elements
-    cores : cores that divide the result blocks, see `compiler.memory.tile_numbers`
+    cores : number of cores whose tiles are interleaved, see `compiler.memory.tile_numbers`
     stride : words from one row to the next, when the matrix is stored as rows; 0: it is stored as tiles
     form : format of the tiles; None: BF16
     bias : with a format, word address of BF16 tiles that are the last input block; None: there are none
@@ -53,10 +53,11 @@ class Products:
 
     Parameters
     ----------
-    config : of the core ; cores : that divide the result blocks of a product
+    config : of the core ; cores : as of the attribute
 
     Attributes
     ----------
+    cores : number of cores for which the users of the products interleave their matrices
     width : elements of a word, and of an edge of a tile
     half : tiles in each half of the weight memory ; rows : words of the activation memory
     accumulators : results that a MULTIPLY can accumulate for each row of a tile
@@ -148,27 +149,30 @@ class Products:
         return product
 
     def _tile_loads(self, matrix: Matrix, step: Product) -> list[dict[str, int]]:
-        """Fields of the LOADs of the tiles of a step, and of the tiles of the bias if the step has them."""
+        """Fields of the LOADs of the tiles of a step, and of the tiles of the bias if the step has them.
+
+        An interleaved matrix needs one LOAD for each result block.
+        """
         n, form, bias, loads = self.width, matrix.form, matrix.bias, list[dict[str, int]]()
-        inputs, beats = matrix.k_blocks - (bias is not None), step.inputs * n
-        tiles = min(step.k + step.inputs, inputs) - step.k
+        stored = matrix.k_blocks - (bias is not None)
+        count, block_rows = min(step.k + step.inputs, stored) - step.k, step.inputs * n
         if matrix.cores > 1:
             for result in range(step.results):
                 addresses = matrix.tile_addresses(step.m + result, n)
-                rows = {"rows": tiles, "stride": addresses.step, "beats": n, "step": n}
-                loads.append({"source": addresses[step.k], **rows, "target": result * beats})
+                shape = {"rows": count, "stride": addresses.step, "beats": n, "step": n}
+                loads.append({"source": addresses[step.k], **shape, "target": result * block_rows})
             return loads
         decode = {} if form is None else {"limit": LengthLimit.ENCODED, "block": form.number}
-        if tiles:
-            addresses, block = matrix.tile_addresses(step.m, n), block_words(inputs, n, form)
-            rows = {"rows": step.results, "stride": block, "beats": tiles * n, "step": beats}
-            if tiles == step.inputs and tiles * addresses.step == block:  # the tiles are contiguous
-                rows = {"rows": 1, "beats": step.results * beats}
-            loads.append({"source": addresses[step.k], **rows, **decode, "target": 0})
-        if tiles < step.inputs:
+        if count:
+            addresses, block = matrix.tile_addresses(step.m, n), block_words(stored, n, form)
+            shape = {"rows": step.results, "stride": block, "beats": count * n, "step": block_rows}
+            if count == step.inputs and count * addresses.step == block:  # the tiles are contiguous
+                shape = {"rows": 1, "beats": step.results * block_rows}
+            loads.append({"source": addresses[step.k], **shape, **decode, "target": 0})
+        if count < step.inputs:
             assert bias is not None
-            rows = {"rows": step.results, "stride": block_words(1, n), "beats": n, "step": beats}
-            loads.append({"source": bias + step.m * block_words(1, n), **rows, "target": tiles * n})
+            shape = {"rows": step.results, "stride": block_words(1, n), "beats": n, "step": block_rows}
+            loads.append({"source": bias + step.m * block_words(1, n), **shape, "target": count * n})
         return loads
 
     def plan(self, part: range, k_blocks: int, tokens: int) -> list[Product]:

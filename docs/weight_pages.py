@@ -186,9 +186,10 @@ def _matrices(folder: Path) -> Iterator[tuple[str, list[np.ndarray]]]:
 def weight_formats() -> Iterator[str]:
     """Errors of weights, of a layer and of logits with the projections in each number format."""
     yield (
-        "The projections of the decoder layers are stored in a format; everything else is BF16. An error is |value - "
-        "value in BF16| / |value in BF16|, Euclidean. Weights are rounded to the nearest in groups of 32 (`mxfp4`), "
-        "128 (`int4`) and all inputs (`fp8`). Heavy-tailed weights have the distribution of Student's t with "
+        "The projections of the decoder layers are stored in a format; all other data are BF16, except keys and values "
+        "of `oaken`. An error is the Euclidean norm of the difference from the value in BF16, divided by the norm of "
+        "this value. Weights are rounded to the nearest code; those of a group share a scale. Groups have 32 (`mxfp4`) "
+        "or 128 (`int4`) inputs, or all (`fp8`). Heavy-tailed weights have the distribution of Student's t with "
         f"{DEGREES} degrees of freedom. All weights are random: this page says nothing about the accuracy of answers. "
         "Definitions: `golden/weight_formats.py`."
     )
@@ -219,7 +220,7 @@ def weight_formats() -> Iterator[str]:
                 best = min(errors[n][1] for n, own in enumerate(four) if own == four[at])
                 row += [f"{errors[at][0]:.4f}", f"{errors[at][1]:.4f}", f"{errors[at][1] / best:.2f}"]
             rows.append(row)
-        heads = [f"{title}: {what}" for title in columns for what in ("weights", "product", "compared")]
+        heads = [f"{title}: {what}" for title in columns for what in ("weights", "product", "relative to the best")]
         yield table(("format", "bits", *heads), rows)
         yield "## Models"
         yield (

@@ -288,7 +288,7 @@ class BlockFloat(BlockFormat):
 
     The header is the largest exponent field of the block. A significand is shifted right by the distance of its
     exponent to the header, and rounded to nearest even, in units of 2**(2 - bits) of the power of two of the header.
-    Ties are frequent: every second number with the largest exponent is one. Rounding them away from zero would make the
+    With 8 bits, half of the numbers with the largest exponent are ties. Rounding them away from zero would make the
     mean magnitude larger. Codes are in two's complement and saturate at +-(2**(bits - 1) - 1); the most negative code
     does not occur. Decoding is exact, except for results below the smallest normal number, which are zeros of their
     sign. Code 0 is +0. An exponent of 255 is NaN.

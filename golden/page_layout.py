@@ -21,9 +21,9 @@ class PageLayout:
     A head page is a sequence of blocks of tokens. A block has the keys of its tokens, then their values. In BF16 a
     block is a slot. Encoded, the key of a token is a sequence of records, one for each memory word of the BF16 key: the
     codes of its elements, the first one lowest, then the header of 4 bytes. With 4 bits the header is that of the word,
-    with 8 bits it has the exponents of the four quarters of the word. Records follow each other without a gap. A block
-    is the smallest number of tokens whose keys fill whole memory words. Copies of pages consist of whole blocks, and
-    therefore of whole words.
+    with 8 bits it has an exponent for each quarter of the word, the first one lowest. Records follow each other without
+    a gap. A block is the smallest number of tokens whose keys fill whole memory words. Copies of pages consist of whole
+    blocks, and therefore of whole words.
 
     head_dim     elements of one head
     page_tokens  token slots of a page
@@ -49,7 +49,7 @@ class PageLayout:
         if not self.is_encoded:
             return
         if self.kv_bits == 8 and self.lanes % QUARTERS:
-            raise ValueError(f"lanes must be a multiple of {QUARTERS}, got {self.lanes}")
+            raise ValueError(f"lanes must be a multiple of {QUARTERS} for kv_bits 8, got {self.lanes}")
         if self.head_dim % self.lanes:
             raise ValueError(f"head_dim must be a multiple of lanes = {self.lanes}, got {self.head_dim}")
         if self.page_tokens % self.block_tokens:

@@ -23,7 +23,7 @@ from sw_model.unit_cycles import PORT_CYCLES, SCORES
 REFRESH_INTERVALS = 4  # of a replay, at the peak rate
 INTERVAL = 4096  # memory clocks of one of them in a memory without refresh
 DIGITS = 2  # of the share of written bytes, so that similar products share a replay
-DRIFT = 2  # tiles; 0 to 2 differ by less than 1 %, with 8 tiles HBM2e has up to 5 % less
+DRIFT = 2  # largest lead of a core in tiles; shares for 0 to 2 differ by less than 1 %, for 8 by up to 5 % (HBM2e)
 WRITTEN_ROWS = 16  # most rows of results that are written in turn
 LATENCIES = 4096  # single reads of a mean latency
 
@@ -51,10 +51,10 @@ def streams_share(
     writes  share of the pieces
     stride  pieces from one read to the next
     rows    rows that are written in turn, a piece of each ; row: bytes from one to the next
-    tile    bytes of a tile, after which that of the next core follows (`compiler.memory.tile_numbers`); 0: the bytes of
-            each core follow each other
+    tile    bytes of a tile; consecutive tiles belong to consecutive cores (`compiler.memory.tile_numbers`), `stride` is
+            not used. 0: the cores read different parts of the memory
 
-    The places of the cores are random, because the cores drift apart; in tiles they are up to `DRIFT` tiles apart.
+    The start addresses of parts are random, because the cores drift apart. In tiles a core has a lead of up to `DRIFT`.
     """
     spec = _memory(memory)
     clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
@@ -115,7 +115,7 @@ def load_bytes_per_s(
 
     written  share of bytes that the matrix engines write meanwhile, to `rows` rows of FP32 `elements`; the rate is
              that of both
-    tile     as of `streams_share`
+    tile     see `streams_share`
 
     The device memory limits it, at the rate of all cores, or the ports of these cores, of which each transfers a word
     per cycle, or the words that a load unit has in flight.
@@ -144,19 +144,24 @@ def weights_s(
     matrices: tuple[int, ...],
     weight_bytes: float = BF16_BYTES,
     groups: int = 1,
+    *,
+    interleaved: bool = True,
 ) -> float:
-    """Time of the products of vectors with matrices of `inputs` columns and these numbers of rows, which run at once.
+    """Time of concurrent products of vectors with matrices of `inputs` columns; `matrices` : the rows of each.
 
-    It is that of the weights; the results are written meanwhile, to rows as long as those of the inputs. A core has
-    whole blocks of rows. When the cores with fewer blocks are done, the others read alone. `weight_bytes` : of a
-    weight ; `groups` : of cores, each of which reads all weights for other vectors
+    The reads of the weights determine it. The results are written meanwhile, to rows as long as those of the inputs. A
+    core has whole blocks of rows. When the cores with fewer blocks are done, the others read alone.
+
+    weight_bytes  bytes of a weight
+    groups        groups of cores; each multiplies other vectors, and reads all weights
+    interleaved   the tiles of the cores are interleaved (`compiler.memory.tile_numbers`)
     """
     assert system.core
     config, count = system.core.config, system.core.config.cores // groups
     blocks = [ceil(outputs / config.dpe_inputs) for outputs in matrices]
     written = 4 * vectors / (weight_bytes * inputs + 4 * vectors)
     block_bytes = (weight_bytes * inputs + 4 * vectors) * sum(matrices) / sum(blocks)
-    tile = BF16_BYTES * config.dpe_inputs**2 if weight_bytes == BF16_BYTES and groups == 1 < count else 0
+    tile = round(weight_bytes * config.dpe_inputs**2) if interleaved and count > 1 else 0
     own = [  # blocks of each core of a group
         sum(len(Share(n, count).balanced_with(sum(blocks[:at])).part(each)) for at, each in enumerate(blocks))
         for n in range(count)

@@ -172,7 +172,10 @@ class Graph:
             loads, results = product_loads(vectors, inputs, outputs, self.system.core), 4 * vectors * outputs
             block = ceil(vectors / loads.weights)
             total = round(total * loads.weights)
-            once = weights_s(self.system, block, inputs, matrices, weight_bytes, loads.groups)
+            interleaved = weight_bytes == BF16_BYTES and stage != "vision"  # see `compiler.memory`
+            once = weights_s(
+                self.system, block, inputs, matrices, weight_bytes, loads.groups, interleaved=interleaved
+            )  # fmt: skip
             rate = (total + results) / (loads.weights / loads.groups * once)
             last, behind = (
                 self.dram("activations", loads.activations, [after], layer),

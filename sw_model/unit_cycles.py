@@ -168,10 +168,10 @@ class ProductLoads:
 
     Attributes
     ----------
-    steps : steps of one core, the largest number
+    steps : largest number of steps of a core
     activations : bytes of activations that all cores load
     weights : how often each weight is loaded
-    groups : of cores that have different vectors, so that each group loads all weights
+    groups : groups of cores; each multiplies other vectors, and loads all weights
     """
 
     steps: int

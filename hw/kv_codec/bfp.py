@@ -1,13 +1,13 @@
-"""Number format of the KV codec with 8 bits: block floating point, with one exponent for each quarter of a word."""
+"""Number format of the KV codec with 8-bit codes: block floating point, one exponent for each quarter of a word."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
 from amaranth.lib import data
 
-BITS = 8  # of a code, in two's complement: one bit before and six bits after the binary point
+BITS = 8  # of a code in two's complement: sign, one integer bit, six fraction bits
 QUARTERS = 4  # of a word; each is a block of the format
 
-# Exponent fields of BF16 of the quarters, that of the first elements lowest; 255: NaN.
+# Largest exponent field of BF16 of each quarter; the first quarter has the lowest byte. 255: NaN.
 HEADER = data.ArrayLayout(8, QUARTERS)
 
 

@@ -1,4 +1,4 @@
-"""Decoder of the KV cache with 8 bits: integers and an exponent for each quarter become a word of BF16 codes."""
+"""Decoder of the KV cache with 8-bit codes: integers and four exponents become a word of BF16 codes."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -13,14 +13,16 @@ from hw.kv_codec.bfp import BITS, HEADER, QUARTERS, check_lanes, packed_layout
 
 STAGES = 1  # pipeline registers before the output queue: sign, significand, shift
 
-# A number of BF16 without its exponent: `fraction` below the hidden one, `shift` below the exponent of its quarter.
+# A number of BF16 without its exponent: `fraction` without the hidden one; `shift`: exponent of the quarter minus that
+# of the number.
 ELEMENT = data.StructLayout({"fraction": BITS - 2, "shift": 3, "nonzero": 1, "sign": 1})
 
 
 class BfpDecoder(wiring.Component):
     """Decodes the keys and values of the KV cache with stream interfaces: the reverse of `BfpEncoder`.
 
-    The exponents are subtracted after the output queue, which is therefore narrower than the word.
+    After the output queue, the shift of each element is subtracted from the exponent of its quarter. The queue has
+    therefore fewer bits than a word of BF16 codes.
 
     ```
     i ─> magnitude, normalise ─> |reg| ─> queue of fractions and shifts ─> exponent of each element ─> o

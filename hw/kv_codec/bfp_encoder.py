@@ -1,4 +1,4 @@
-"""Encoder of the KV cache with 8 bits: a word of BF16 codes becomes integers and an exponent for each quarter."""
+"""Encoder of the KV cache with 8-bit codes: a word of BF16 codes becomes integers and four exponents."""
 
 # mypy: disable-error-code="assignment,arg-type"
 
@@ -23,7 +23,7 @@ class BfpEncoder(wiring.Component):
     """Encodes the keys and values of the KV cache with stream interfaces: a quarter of a word is one block.
 
     The word becomes a code of 8 bits for each element and a header of 32 bits. The header holds the largest exponent
-    of each quarter. A code is the number in units of 1/64 of the power of two of its exponent.
+    of each quarter. A code is the number divided by 2**(e - 133) and rounded; e is the exponent field of the quarter.
 
     ```
     i ─> largest exponents, distances ─> |reg| ─> shift, round, sign ─> |reg| ─> queue ─> o
@@ -112,7 +112,7 @@ class BfpEncoder(wiring.Component):
         return m
 
     def _distances(self, m: Module, exponent: Sequence[Value]) -> tuple[Value, list[Value], Value]:
-        """Largest exponents of the quarters; planes of the inverted distances to them; lanes without a NaN exponent."""
+        """Largest exponent of each quarter; planes of the inverted distances; lanes of quarters with finite numbers."""
         size = self.lanes // QUARTERS
         tops, distances, finite = list[Value](), list[list[Value]](), list[Value]()
         for first in range(0, self.lanes, size):

@@ -218,7 +218,7 @@ def test_bounded_policies_have_one_record():
     assert Point("vrex8", "frame", 40_000, "full").name == "vrex8 full frame 40000"
 
 
-# points whose difference the page of the programs explains; all others are within 5 %
+# points that differ by more than 5 %, see the page of the programs
 LARGE_DIFFERENCES = {
     "vrex48 frame 1000": 0.1, "vrex48 frame 5000": 0.11, "vrex48 frame 10000": 0.24, "vrex48 frame 20000": 0.22,
     "vrex48 frame 40000": 0.13, "vrex48 text 1000": 0.07, "vrex48 text 10000": 0.08, "vrex48 text 40000": 0.1,
