@@ -99,7 +99,7 @@ def test_hardware_has_the_same_layout(preset, kv_bits):
     ("arguments", "message"),
     [
         ((8, 4, 4, 5), "kv_bits must be 16, 8 or 4, got 5"),
-        ((8, 4, 2, 8), "lanes must be a multiple of 4, got 2"),
+        ((8, 4, 2, 8), "lanes must be a multiple of 4 for kv_bits 8, got 2"),
         ((10, 4, 4, 4), "head_dim must be a multiple of lanes = 4, got 10"),
         ((8, 1, 4, 4), "page_tokens must be a multiple of 2, the tokens of a block, got 1"),
         ((0, 4, 4, 16), "head_dim must be at least 1, got 0"),
