@@ -132,7 +132,7 @@ class MultiCoreModel:
         """
         if len(programs) != self.cores:
             raise ValueError(f"programs must be {self.cores}, one for each core, got {len(programs)}")
-        m, module, tables = self.machine, compiled(), Tables(self.config, self.instructions)
+        m, processes, tables = self.machine, compiled(), Tables(self.config, self.instructions)
         data_of = list(steps) or list(repeat((), self.cores))
         if any(command.name == "BARRIER" for command in programs[0]):
             leader = programs[0]
@@ -144,11 +144,10 @@ class MultiCoreModel:
         kind = PROCESS_KINDS.index(sequencer.sequence)
         for c, (first, count) in enumerate(places):
             m[place("end", c)] = -1
-            module.start(m, data, c, kind, 0, word_addresses[c], first, count, 0)
-        resumed = -1
-        while module.run(m, data, self.native, resumed):
+            processes.start(m, data, c, kind, 0, word_addresses[c], first, count, 0)
+        m[place("resumed")] = -1
+        while processes.run(m, data, self.native):
             self._answer()
-            resumed = int(m[place("resumed")])
         if m[place("overflow")]:
             raise RuntimeError("a queue of the cycle model is full")
         ends = [int(m[place("end", c)]) for c in range(self.cores)]

@@ -148,8 +148,9 @@ class Ask(IntEnum):
     ADDRESS = 3
     BYTES = 4
     WRITE = 5
-    NUMBER = 6
-    READY = 7
+    LOOK_AHEAD = 6  # whether a compiled model asks for the exact cycle of an answer, see `native.py`
+    NUMBER = 7
+    READY = 8
 
 
 NUMBERS: dict[str, tuple[int, ...]] = {

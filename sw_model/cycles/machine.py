@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import inspect
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,7 +29,6 @@ from sw_model.cycles import (
     kvmu,
     load_unit,
     matrix_unit,
-    native,
     ports,
     retrieval_unit,
     scheduler,
@@ -54,9 +46,11 @@ from sw_model.cycles.layout import (
     machine_size,
     place,
 )  # fmt: skip
+from sw_model.cycles.native import Processes
 from sw_model.cycles.scheduler import Process
 from sw_model.cycles.translate import Module
-from sw_model.memory import dram_kernel
+
+RUNNING: list[Callable[..., Any]] = [scheduler.following, scheduler.schedule, scheduler.release, scheduler.wait_for]
 
 # Processes of a core that run from the start, in the order in which they start
 UNITS: list[Process] = [
@@ -203,44 +197,6 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
 
 
 @cache
-def compiled() -> ModuleType:
-    """The module with the compiled processes."""
-    source = Module(PROCESS_KINDS, RUNNING)
-    first = _load(source.source(), [])
-    return _load(source.native_source(first.__name__), [native, dram_kernel])
-
-
-def _load(text: str, used: Sequence[ModuleType]) -> ModuleType:
-    """Write a generated module and import it; its name depends on its text and on the modules that it uses.
-
-    numba keeps the compiled code next to the file, and compiles it again when the file has changed.
-    """
-    parts = [text, *(inspect.getsource(module) for module in used)]
-    name = f"vrex_cycles_{hashlib.sha256(''.join(parts).encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    path = Path(__file__).parent / "__pycache__" / f"{name}.py"
-    try:
-        _write(path, text)
-    except OSError:
-        path = Path(tempfile.mkdtemp()) / path.name
-        _write(path, text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-RUNNING: list[Callable[..., Any]] = [scheduler.following, scheduler.schedule, scheduler.release, scheduler.wait_for]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file unless it exists; its time decides whether compiled code of an earlier process is used."""
-    if path.exists() and path.read_text() == text:
-        return
-    path.parent.mkdir(exist_ok=True)
-    part = path.with_suffix(f".{id(text)}.part")
-    part.write_text(text)
-    part.replace(path)
+def compiled() -> Processes:
+    """The compiled processes."""
+    return Processes(Module(PROCESS_KINDS, RUNNING).source())

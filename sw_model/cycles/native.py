@@ -1,21 +1,60 @@
-"""Calls of the compiled DRAM model from compiled processes."""
+"""Execution of the compiled processes, and the calls of the DRAM model that they ask for."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import cached_property
 from math import ceil, floor
+from pathlib import Path
 from typing import Any
 
+import numba
+import numba.experimental.function_type  # lets numba accept a `WrapperAddressProtocol`
 import numpy as np
+from numba import types
 
+from sw_model.cycles.layout import Ask, place
 from sw_model.memory import dram_kernel as k
 from sw_model.memory.live import DramTiming
-from util.compiled import inlined
+from util.c_library import c_library
+from util.compiled import inlined, unowned
 
 POOL = 1 << 18  # DRAM bursts that are not done, of all ports
+ASK, IS_NATIVE = place("ask", 0), place("is_native", 0)
+
+
+class Processes:
+    """Processes compiled from C code with `vrex_start` and `vrex_proceed`, see `translate.py`."""
+
+    def __init__(self, source: str):
+        self.library = c_library(source, Path(__file__).parent / "__pycache__")
+        self.library.vrex_start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 7]
+        self.library.vrex_start.restype = None
+
+    def start(self, m: np.ndarray, d: np.ndarray, *arguments: int) -> None:
+        """Start a process: core, process, delay and four arguments, see `scheduler.start`."""
+        self.library.vrex_start(m.ctypes.data, d.ctypes.data, *arguments)
+
+    def run(self, m: np.ndarray, d: np.ndarray, t: tuple[Any, ...]) -> bool:
+        """Run until nothing is left (False) or until a timing model in Python has to answer (True)."""
+        return _run(self._proceed, m.ctypes.data, d.ctypes.data, m, t)
+
+    @cached_property
+    def _proceed(self) -> types.WrapperAddressProtocol:
+        address = ctypes.cast(self.library.vrex_proceed, ctypes.c_void_p).value
+
+        class Proceed(types.WrapperAddressProtocol):
+            def __wrapper_address__(self):
+                return address
+
+            def signature(self):
+                return numba.int64(numba.int64, numba.int64)
+
+        return Proceed()
 
 
 def native_memory(timing: DramTiming) -> tuple[Any, ...]:
-    """Arrays of a DRAM model as arguments of `arrive_native` and `confirm_native`; both change them."""
+    """Arrays of a DRAM model, which the calls of it change."""
     free = len(timing.pool[-2])
     if free < POOL:
         timing.pool = k.larger_pool(timing.pool, POOL)
@@ -27,16 +66,28 @@ def native_memory(timing: DramTiming) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@inlined
-def arrive_native(t, look_ahead, cycle, address, nbytes, write):
-    """A burst arrives: `DramTiming.arrive`, or, without `look_ahead`, a cycle before which no memory answers it.
+@unowned
+def _run(proceed, m_at, d_at, m, t):
+    """Run processes until nothing is left or a timing model in Python has to answer; `m_at`, `d_at`: addresses."""
+    while proceed(m_at, d_at):
+        if not m[IS_NATIVE + m[ASK + Ask.SIDE]]:
+            return True
+        if m[ASK + Ask.CONFIRM]:
+            m[ASK + Ask.READY] = _confirm(t, m)
+        else:
+            m[ASK + Ask.READY] = _arrive(t, m)
+            m[ASK + Ask.NUMBER] = t[6][0]
+    return False
 
-    The number of the burst is `number_native(t)`.
-    """
+
+@inlined
+def _arrive(t, m):
+    """A burst arrives: `DramTiming.arrive`, or, without LOOK_AHEAD, a cycle before which no memory answers it."""
     parameters, digits, state, ahead, pool, transfers, counter, scratch, sizes, rates = t
-    first, last = address // sizes[1], (address + nbytes - 1) // sizes[1]
-    start, count, clock = first % sizes[0], last - first + 1, floor(cycle * rates[0])
-    if look_ahead:
+    address, write = m[ASK + Ask.ADDRESS], m[ASK + Ask.WRITE]
+    first, last = address // sizes[1], (address + m[ASK + Ask.BYTES] - 1) // sizes[1]
+    start, count, clock = first % sizes[0], last - first + 1, floor(m[ASK + Ask.CYCLE] * rates[0])
+    if m[ASK + Ask.LOOK_AHEAD]:
         end = k.arrive(
             parameters, start, count, write, clock, False, digits, state, ahead, pool, transfers, counter, scratch
         )
@@ -46,15 +97,10 @@ def arrive_native(t, look_ahead, cycle, address, nbytes, write):
 
 
 @inlined
-def confirm_native(t, look_ahead, number, cycle, write):
-    """`DramTiming.confirm` of a burst; without `look_ahead`, an earlier cycle in which the caller asks again."""
+def _confirm(t, m):
+    """`DramTiming.confirm` of a burst; without LOOK_AHEAD, an earlier cycle in which the caller asks again."""
     parameters, _, state, ahead, pool, transfers, _, scratch, _, rates = t
+    number, cycle, write = m[ASK + Ask.NUMBER], m[ASK + Ask.CYCLE], m[ASK + Ask.WRITE]
     clock = floor((cycle - rates[1]) * rates[0])
-    end = k.confirm(parameters, number, clock, look_ahead, write, state, ahead, pool, transfers, scratch)
+    end = k.confirm(parameters, number, clock, m[ASK + Ask.LOOK_AHEAD], write, state, ahead, pool, transfers, scratch)
     return max(cycle, ceil(end / rates[0] + rates[1]))
-
-
-@inlined
-def number_native(t):
-    """Number of the newest burst."""
-    return t[6][0]

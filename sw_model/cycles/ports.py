@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from hw.core.dma import BURST
 from sw_model.cycles.layout import DEPTH, FLIGHT, READERS, Ask, Bell, Count, Engine, Machine, Side
-from sw_model.cycles.native import arrive_native, confirm_native, number_native
-from sw_model.cycles.scheduler import Wait, add, add_later, bell, reach, ring, ring_bell, start, until
+from sw_model.cycles.scheduler import OUTSIDE, Wait, add, add_later, bell, reach, ring, ring_bell, start, until
 
 BUFFERED = 2  # cycles through a buffered FIFO
 BURSTS = 16  # bursts that a reader or writer has in flight
 CONFIRMED = -1  # number of a burst whose answer has started
-OUTSIDE = -(1 << 61)  # yielded: a memory timing model in Python is called
 BACKLOG = 128  # words that wait for a port: bursts that arrive later wait longer for the port than for the memory
 INTERCONNECT = 2  # cycles through the interconnect of several cores
 
@@ -35,43 +33,31 @@ def arrive(k: Machine, c: int, e: int, address: int, words: int, write: int) -> 
     """A burst arrives at a memory: earliest cycle of the answer, and its number."""
     side = side_of(e)
     k.moved[side, write] += words
-    if k.is_native[side]:
-        ready = arrive_native(
-            k.backlog[port_of(k, c, e)] < BACKLOG,
-            k.now,
-            k.base[c, side] + address * k.word_bytes,
-            words * k.word_bytes,
-            write,
-        )
-        number = number_native()
-    else:
-        k.ask[Ask.CONFIRM] = 0
-        k.ask[Ask.SIDE] = side
-        k.ask[Ask.CYCLE] = k.now
-        k.ask[Ask.ADDRESS] = k.base[c, side] + address * k.word_bytes
-        k.ask[Ask.BYTES] = words * k.word_bytes
-        k.ask[Ask.WRITE] = write
-        yield OUTSIDE
-        ready = k.ask[Ask.READY]
-        number = k.ask[Ask.NUMBER]
-    return ready, number
+    k.ask[Ask.CONFIRM] = 0
+    k.ask[Ask.ADDRESS] = k.base[c, side] + address * k.word_bytes
+    k.ask[Ask.BYTES] = words * k.word_bytes
+    yield from ask(k, c, e, write)
+    return k.ask[Ask.READY], k.ask[Ask.NUMBER]
 
 
 def confirm(k: Machine, c: int, e: int, number: int, write: int) -> Wait:
     """Cycle of the answer to a burst; this cycle if it is answered now."""
-    side = side_of(e)
-    if k.is_final[side]:
-        ready = k.now
-    elif k.is_native[side]:
-        ready = confirm_native(k.backlog[port_of(k, c, e)] < BACKLOG, number, k.now, write)
-    else:
+    ready = k.now
+    if not k.is_final[side_of(e)]:
         k.ask[Ask.CONFIRM] = 1
-        k.ask[Ask.SIDE] = side
-        k.ask[Ask.CYCLE] = k.now
         k.ask[Ask.NUMBER] = number
-        yield OUTSIDE
+        yield from ask(k, c, e, write)
         ready = k.ask[Ask.READY]
     return ready
+
+
+def ask(k: Machine, c: int, e: int, write: int) -> Wait:
+    """Call the timing model of a memory."""
+    k.ask[Ask.SIDE] = side_of(e)
+    k.ask[Ask.CYCLE] = k.now
+    k.ask[Ask.WRITE] = write
+    k.ask[Ask.LOOK_AHEAD] = k.backlog[port_of(k, c, e)] < BACKLOG
+    yield OUTSIDE
 
 
 def request_read(k: Machine, c: int, r: int, address: int, words: int) -> Wait:

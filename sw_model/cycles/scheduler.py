@@ -11,6 +11,7 @@ Wait = Generator[int, None, Any]
 Process = Callable[..., Wait]
 BELLS_OF_CORE = 1 << 12  # bells are numbered core by core
 CYCLE_BITS = 32  # place of the cycle in a key of the heap
+END, OUTSIDE = -(1 << 60), -(1 << 61)  # instead of a wait: the process has ended; it asks a memory timing model
 
 
 def schedule(k: Machine, p: int, delay: int) -> None:

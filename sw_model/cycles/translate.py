@@ -1,8 +1,8 @@
-"""Translation of processes into state machines that numba compiles.
+"""Translation of processes into state machines in C.
 
-A process is a Python generator that yields a number of cycles to wait or a bell. numba cannot store generators of
-different kinds in one list, so each process is turned into a function with a state number, as in an RTL state machine:
-a state ends at a `yield`. Variables of a process are numbers in its frame, a part of the array of the machine.
+A process is a Python generator that yields a number of cycles to wait or a bell. It becomes a C function with a state
+number, as in an RTL state machine: a state ends at a `yield`. Variables of a process are numbers in its frame, a part
+of the array of the machine.
 
 The subset: a process or helper has the machine `k` as its first parameter; all values are integers; helpers that
 wait are called with `yield from` and become part of their caller; other helpers are compiled as functions; `for` loops
@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sw_model.cycles import c_source
 from sw_model.cycles.layout import FRAME, FRAME_AT, VARIABLES, index_of
+from sw_model.cycles.scheduler import END, OUTSIDE
 
 Function = Callable[..., Any]
 Scope = dict[str, ast.expr]  # parameters and variables, and what stands for them
 ARGUMENTS = 4  # of a process, besides machine and core
 BUILTINS = {"min", "max", "abs", "range"}
-NATIVE = {"arrive_native", "confirm_native", "number_native"}  # with the native memory model
 
 
 def tree_of(function: Function) -> ast.FunctionDef:
@@ -101,9 +102,6 @@ class Rewriter(ast.NodeTransformer):
         name, arguments = node.func.id, [ast.unparse(self.visit(a)) for a in node.args if ast.unparse(a) != "k"]
         if name == "start":
             arguments += ["0"] * (3 + ARGUMENTS - len(arguments))
-        if name in NATIVE:
-            self.module.native = True
-            return expression(f"{name}({', '.join(['t', *arguments])})")
         self.module.function(self.values[name])
         return expression(f"{name}({', '.join(['m', 'd', *arguments])})")
 
@@ -124,8 +122,8 @@ class End:
     """End of a state: jump, choice (`test`), wait (`value`), or, without a following state, the end of the process."""
 
     to: list[int] = field(default_factory=list)
-    test: str = ""
-    value: str | None = None
+    test: ast.expr | None = None
+    value: ast.expr | None = None
 
     @property
     def is_jump(self) -> bool:
@@ -134,10 +132,12 @@ class End:
 
     def source(self) -> list[str]:
         if not self.to:
-            return ["return END"]
+            return [f"return {END};"]
         if self.value is not None:
-            return [f"m[b] = {self.to[0]}", f"return {self.value}"]
-        return [f"s = {self.to[0]} if {self.test} else {self.to[1]}" if self.test else f"s = {self.to[0]}"]
+            return [f"m[b] = {self.to[0]};", f"return {c_source.expression(self.value)};"]
+        if self.test is None:
+            return [f"goto state_{self.to[0]};"]
+        return [f"if ({c_source.expression(self.test)}) goto state_{self.to[0]};", f"goto state_{self.to[1]};"]
 
 
 class Process:
@@ -148,7 +148,6 @@ class Process:
         self.name, self.slots, self.temporaries = function.__name__, VARIABLES, 0
         self.states: list[list[ast.stmt]] = []
         self.ends: list[End | None] = []
-        module.native = False
         scope: Scope = {"c": ast.Name("c")}
         arguments = [a.arg for a in tree.args.args[2:]]
         if len(arguments) > ARGUMENTS:
@@ -160,7 +159,6 @@ class Process:
         self.ends[self.now] = End()
         if self.slots > FRAME:
             raise ValueError(f"variables of process {self.name} must be at most {FRAME}, got {self.slots}")
-        self.native = module.native
 
     def slot(self) -> ast.expr:
         self.slots += 1
@@ -187,7 +185,7 @@ class Process:
             elif not changes_flow(statement):
                 self.states[self.now] += rewriter.list_of(statement)
             elif isinstance(statement, ast.If):
-                test, first = ast.unparse(rewriter.visit(statement.test)), self.now
+                test, first = rewriter.visit(statement.test), self.now
                 then = self.now = self.state()
                 self.statements(statement.body, scope, values, loop, exit)
                 last, otherwise = self.now, self.state()
@@ -226,7 +224,7 @@ class Process:
         head, first, following, end = self.state(), self.state(), self.state(), self.state()
         self.ends[self.now] = End([head])
         always = isinstance(test, ast.Constant) and test.value
-        self.ends[head] = End([first]) if always else End([first, end], ast.unparse(test))
+        self.ends[head] = End([first]) if always else End([first, end], test)
         self.now = first
         self.statements(body, scope, values, (end, following), exit)
         self.ends[self.now] = End([following])
@@ -272,7 +270,7 @@ class Process:
         if isinstance(value, ast.Yield):
             assert value.value is not None
             following = self.state()
-            self.ends[self.now] = End([following], value=ast.unparse(rewriter.visit(value.value)))
+            self.ends[self.now] = End([following], value=rewriter.visit(value.value))
             self.now = following
             return
         assert isinstance(value, ast.YieldFrom) and isinstance(value.value, ast.Call)
@@ -329,24 +327,19 @@ class Process:
 
     def source(self) -> str:
         """Function of the process: runs it from its state to its next wait."""
+        states = self.simplify()
+        jumps = [f"    case {number}: goto state_{number};" for number in states]
         lines = [
-            f"def {self.name}(m, d, {'t, ' * self.native}b):",
-            "    c = m[b + 2]",
-            "    s = m[b]",
-            "    while True:",
+            f"static i64 {self.name}(i64 *m, i64 *d, i64 b) {{",
+            "i64 c = m[b + 2];",
+            "switch (m[b]) {",
+            *jumps,
+            "}",
         ]
-        for number, (statements, end) in self.simplify().items():
-            lines.append(f"        {'el' * (number > 0)}if s == {number}:")
-            for statement in statements:
-                lines += textwrap.indent(ast.unparse(ast.fix_missing_locations(statement)), " " * 12).splitlines()
-            lines += [" " * 12 + line for line in end.source()]
-        types = "" if self.native else "int64(int64[::1], int64[::1], int64)"
-        return "\n".join([decorator(types), *lines])
-
-
-def decorator(types: str) -> str:
-    """Decorator of a compiled function. Given types avoid a version for every constant; those of `t` have no name."""
-    return f'@partial(unowned, types="{types}")' if types else "@unowned"
+        for number, (statements, end) in states.items():
+            lines += [f"state_{number}:;", *c_source.statements(statements, "    ")]
+            lines += ["    " + line for line in end.source()]
+        return "\n".join([*lines, "}"])
 
 
 class _Given(ast.Expr):
@@ -358,12 +351,11 @@ class _Given(ast.Expr):
 
 
 class Module:
-    """Source of a module with all processes and the functions that they call."""
+    """C code of all processes and of the functions that they call."""
 
     def __init__(self, processes: Sequence[Function], functions: Sequence[Function]):
         self.processes = list(processes)
         self.functions: dict[str, str] = {}
-        self.native = False
         for function in functions:
             self.function(function)
         self.translated = [Process(self, function) for function in processes]
@@ -376,60 +368,41 @@ class Module:
         self.functions[name] = ""
         tree = tree_of(function)
         arguments = [a.arg for a in tree.args.args if a.arg != "k"]
-        scope: Scope = {a: ast.Name(a) for a in [*arguments, *assigned(tree.body)]}
+        variables = [name for name in assigned(tree.body) if name not in arguments]
+        scope: Scope = {a: ast.Name(a) for a in [*arguments, *variables]}
         rewriter = Rewriter(self, function.__globals__, scope)
         body = [item for statement in body_of(tree) for item in rewriter.list_of(statement)]
-        text = "\n".join(ast.unparse(ast.fix_missing_locations(item)) for item in body)
-        head = f"def {name}({', '.join(['m', 'd', *arguments])}):"
         del self.functions[name]  # functions that it calls come before it
         returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(tree))
-        types = f"{'int64' if returns else 'void'}(int64[::1], int64[::1]{', int64' * len(arguments)})"
-        self.functions[name] = "\n".join([decorator(types), head, textwrap.indent(text, "    ")])
+        parameters = ", ".join(["i64 *m", "i64 *d", *(f"i64 {argument}" for argument in arguments)])
+        lines = [f"static {'i64' if returns else 'void'} {name}({parameters}) {{"]
+        lines += [f"    i64 {', '.join(f'{variable} = 0' for variable in variables)};"] if variables else []
+        self.functions[name] = "\n".join([*lines, *c_source.statements(body, "    "), "}"])
 
     def source(self) -> str:
-        """Module with all that does not call the native memory model."""
-        texts = [process.source() for process in self.translated if not process.native]
-        return "\n\n\n".join([HEADER, *self.functions.values(), *texts]) + "\n"
-
-    def native_source(self, name: str) -> str:
-        """Module with the others and `run(m, d, t, p)`; `name`: of the first module."""
-        lines = ["def execute(m, d, t, b):", "    kind = m[b + 1]"]
-        for number, process in enumerate(self.translated):
-            lines += [f"    if kind == {number}:", f"        return {process.name}(m, d, {'t, ' * process.native}b)"]
-        lines.append("    return END")
-        names = [*self.functions, *(process.name for process in self.translated if not process.native)]
-        imports = [
-            "from sw_model.cycles.native import arrive_native, confirm_native, number_native",
-            f"from {name} import {', '.join(names)}",
-        ]
-        texts = [process.source() for process in self.translated if process.native]
-        head = "\n".join([HEADER, *imports])
-        return "\n\n\n".join([head, *texts, "\n".join(["@inlined", *lines]), RUN]) + "\n"
+        """C code with `vrex_start` (see `scheduler.start`) and `vrex_proceed`."""
+        cases = [f"    case {n}: return {process.name}(m, d, b);" for n, process in enumerate(self.translated)]
+        head = "static i64 execute(i64 *m, i64 *d, i64 b) {"
+        execute = "\n".join([head, "    switch (m[b + 1]) {", *cases, "    }", f"    return {END};", "}"])
+        texts = [process.source() for process in self.translated]
+        return "\n\n".join([c_source.HEADER, *self.functions.values(), *texts, execute, EXPORTED]) + "\n"
 
 
-HEADER = '''"""Generated from the processes of sw_model/cycles by translate.py."""
+EXPORTED = f"""/* Run processes, first the one that has an answer, until nothing is left (0) or one asks (1). */
+i64 vrex_proceed(i64 *m, i64 *d) {{
+    i64 p = {index_of("resumed", [])};
+    for (;;) {{
+        if (p < 0) p = following(m, d);
+        if (p < 0) return 0;
+        i64 wait = execute(m, d, {FRAME_AT} + p * {FRAME});
+        if (wait >= 0) schedule(m, d, p, wait);
+        else if (wait == {END}) release(m, d, p);
+        else if (wait == {OUTSIDE}) {{ {index_of("resumed", [])} = p; return 1; }}
+        else wait_for(m, d, -1 - wait, p);
+        p = -1;
+    }}
+}}
 
-from functools import partial
-
-from util.compiled import inlined, unowned
-
-END, OUTSIDE = -(1 << 60), -(1 << 61)'''
-RUN = f'''@unowned
-def run(m, d, t, p):
-    """Run process p, or the next one if it is -1, until nothing is left (0) or a call outside is needed (1)."""
-    while True:
-        if p < 0:
-            p = following(m, d)
-            if p < 0:
-                return 0
-        wait = execute(m, d, t, {FRAME_AT} + p * {FRAME})
-        if wait >= 0:
-            schedule(m, d, p, wait)
-        elif wait == END:
-            release(m, d, p)
-        elif wait == OUTSIDE:
-            {index_of("resumed", [])} = p
-            return 1
-        else:
-            wait_for(m, d, -1 - wait, p)
-        p = -1'''
+void vrex_start(i64 *m, i64 *d, i64 c, i64 process, i64 delay, i64 w, i64 x, i64 y, i64 z) {{
+    start(m, d, c, process, delay, w, x, y, z);
+}}"""

@@ -12,6 +12,7 @@ from sim.bench.layer_run import LayerRun
 from sw_model.cycles.core import CoreModel, MultiCoreModel
 from sw_model.cycles.layout import WHEEL, Count, Machine, Queue, place
 from sw_model.cycles.machine import RUNNING, new_machine
+from sw_model.cycles.native import Processes, native_memory
 from sw_model.cycles.scheduler import add, put, reach, ring_bell, take
 from sw_model.cycles.translate import Module
 from sw_model.memory.live import DramTiming
@@ -46,12 +47,8 @@ def test_latency_counts_once_for_each_round_trip():
 
 
 def run_processes(processes, queues):
-    """Translate processes, run the result as Python from cycle 0, and return the machine."""
-    module = Module(processes, RUNNING)
-    text = "\n".join([module.source(), module.native_source("first")])
-    kept = [line for line in text.splitlines() if not line.startswith(("from", "@"))]
-    scope = {}
-    exec("\n".join(kept), scope)
+    """Translate processes, run the result from cycle 0, and return the machine."""
+    compiled = Processes(Module(processes, RUNNING).source())
     m = new_machine(TINY, 1)
     for name in ("first", "last"):  # without the processes of the core
         m[place(name, 0) : place(name, 0) + WHEEL] = -1
@@ -59,8 +56,9 @@ def run_processes(processes, queues):
     for queue, (depth, latency) in queues.items():
         m[place("depth", 0, queue)], m[place("latency", 0, queue)] = depth, latency
     for number in range(2):
-        scope["start"](m, m, 0, number, 0, 0, 0, 0, 0)
-    assert scope["run"](m, m, None, -1) == 0
+        compiled.start(m, m, 0, number, 0, 0, 0, 0, 0)
+    m[place("resumed")] = -1
+    assert not compiled.run(m, m, native_memory(DramTiming(load_memory("ddr4-3200-8ch"))))
     return m
 
 

@@ -1,0 +1,53 @@
+"""Compilation of generated C with the C compiler of the system."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FLAGS = ("-std=c99", "-O2", "-fwrapv", "-fPIC", "-shared")
+
+
+def c_library(source: str, folder: Path) -> ctypes.CDLL:
+    """Load the library of C code, which is compiled once and kept in `folder`.
+
+    The file is named after the source, the compiler and the machine. A folder that is not writable is replaced by a
+    temporary one. The compiler is that of the environment variable CC, or `cc`.
+
+    Raises RuntimeError if there is no compiler or if it refuses the code.
+    """
+    compiler = os.environ.get("CC") or "cc"
+    parts = [compiler, *FLAGS, sys.platform, platform.machine(), source]
+    name = f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
+    path = folder / name
+    if not path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _compile(compiler, source, path)
+        except OSError:
+            path = Path(tempfile.mkdtemp()) / name
+            _compile(compiler, source, path)
+    return ctypes.CDLL(str(path))
+
+
+def _compile(compiler: str, source: str, path: Path) -> None:
+    """Compile to a temporary file, which replaces `path` only when it is complete."""
+    with tempfile.TemporaryDirectory(dir=path.parent, suffix=".part") as folder:
+        library = Path(folder) / path.name
+        command = [*shlex.split(compiler), *FLAGS, "-x", "c", "-", "-o", str(library)]
+        try:
+            done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            message = f"C compiler {compiler} is not installed (Debian: apt install gcc); CC names another one"
+            raise RuntimeError(message) from None
+        if done.returncode:
+            error = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+            raise RuntimeError(f"C compiler {compiler} failed: {error}")
+        library.replace(path)
