@@ -18,7 +18,8 @@ from sim.bench.layer_run import frames as frame_inputs
 from sim.bench.timeline import ACTIVITY, Span, busy, chrome_trace, column, concurrency, picture, spans
 from sw_model.cycles.core import CoreModel
 from sw_model.cycles.step_data import StepData, record_steps
-from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
+from sw_model.memory.live import DramTiming, PcieTiming
+from sw_model.memory.live_drive import DriveTiming, PcieDriveTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
@@ -37,13 +38,11 @@ def timings(system: System, drive_at: int) -> dict[str, MemoryTiming]:
     core = system.core
     if core is None:
         raise ValueError(f"system must be of kind vrex, got {system.name!r}, which has no core")
-    link, drive = PcieLink(system.link.generation, system.link.lanes), None
+    host: MemoryTiming
+    host = link = PcieTiming(PcieLink(system.link.generation, system.link.lanes), core.clock_mhz)
     if system.link.behind == "ssd":
-        drive = DriveTiming(load_ssd(DRIVE))
-    return {
-        "device": DramTiming(load_memory(system.memory), core.clock_mhz),
-        "host": PcieTiming(link, core.clock_mhz, drive, drive_at),
-    }
+        host = PcieDriveTiming(link, DriveTiming(load_ssd(DRIVE)), drive_at)
+    return {"device": DramTiming(load_memory(system.memory), core.clock_mhz), "host": host}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Memory timing burst by burst for simulated AXI ports: cycle in which the answer to a burst starts.
 
 `DramTiming` runs the controller of `sw_model.memory.dram`, with the same compiled step of a channel. `PcieTiming`
-models the link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `DriveTiming` models the drive of
-`sw_model.memory.ssd`: chips, their page registers, channels; a command reads one page. All count cycles of the core's
-clock.
+models the link of `sw_model.memory.pcie` request by request: round trip, wire, tags. `live_drive.py` has the drive
+behind the link. All count cycles of the core's clock.
 """
 
 from collections import deque
@@ -16,7 +15,6 @@ from sw_model.memory import dram_kernel as k
 from sw_model.memory.dram import digits_of, parameters
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import DIGITS, Memory
-from sw_model.memory.ssd import Ssd
 from util import checks
 from util.timing import FinalTiming
 
@@ -93,41 +91,11 @@ class DramTiming:
 
 
 @dataclass
-class DriveTiming:
-    """Read time of a drive in ns. A flash page stays in the register of its chip until another page is read."""
-
-    drive: Ssd
-    registers: dict[int, int] = field(default_factory=dict)  # page in the register of a chip
-    chip_free: dict[int, float] = field(default_factory=dict)  # ns
-    channel_free: dict[int, float] = field(default_factory=dict)
-
-    def read_ns(self, now: float, address: int, nbytes: int) -> float:
-        """Time at which the data of a burst requested at `now` are in the buffer of the drive, ns."""
-        d, end = self.drive, now
-        for page in range(address // d.page_bytes, (address + nbytes - 1) // d.page_bytes + 1):
-            chip, channel = page % d.chips, page % d.channels
-            ready = max(now + d.command_us * 1e3, self.chip_free.get(chip, 0.0))
-            if self.registers.get(chip) != page:
-                ready += d.read_us * 1e3
-                self.registers[chip] = page
-            size = min(address + nbytes, (page + 1) * d.page_bytes) - max(address, page * d.page_bytes)
-            transfer_end = max(ready, self.channel_free.get(channel, 0.0)) + size / d.channel_gbps
-            self.chip_free[chip] = self.channel_free[channel] = transfer_end
-            end = max(end, transfer_end)
-        return end
-
-
-@dataclass
 class PcieTiming(FinalTiming):
-    """Host memory behind a PCIe link. A burst is one or more requests; each occupies a tag until its data arrive.
-
-    With a `drive`, addresses from `drive_at` on belong to the drive behind the same link; it buffers writes.
-    """
+    """Host memory behind a PCIe link. A burst is one or more requests; each occupies a tag until its data arrive."""
 
     link: PcieLink
     clock_mhz: float = 800.0
-    drive: DriveTiming | None = None
-    drive_at: int = 0
     up_free: float = 0.0  # ns
     down_free: float = 0.0
     arrivals: deque[float] = field(default_factory=deque)
@@ -135,17 +103,18 @@ class PcieTiming(FinalTiming):
     def __post_init__(self) -> None:
         if not 0 < self.clock_mhz < inf:
             raise ValueError(f"clock_mhz must be positive, got {self.clock_mhz}")
-        checks.integer("drive_at", self.drive_at, 0)
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
         """First cycle of the answer to a burst that arrives in `cycle`. Writes are posted."""
-        link, now = self.link, cycle * 1000 / self.clock_mhz
+        now = cycle * 1000 / self.clock_mhz
         if write:
-            self.up_free = max(self.up_free, now) + link.write_wire_bytes(nbytes, address) / link.packet_gbps
-            return int(np.ceil(self.up_free * self.clock_mhz / 1000))
-        if self.drive and address >= self.drive_at:
-            now = self.drive.read_ns(now, address - self.drive_at, nbytes)
-        end = now
+            self.up_free = max(self.up_free, now) + self.link.write_wire_bytes(nbytes, address) / self.link.packet_gbps
+            return self.cycle(self.up_free)
+        return self.cycle(self.read(now, address, nbytes))
+
+    def read(self, now: float, address: int, nbytes: int) -> float:
+        """Time at which data that are on the other side at `now` have arrived, ns."""
+        link, end = self.link, now
         for start, size in link.requests(nbytes, address):
             issue = now
             if len(self.arrivals) == link.tags:
@@ -154,4 +123,8 @@ class PcieTiming(FinalTiming):
             self.down_free = max(self.down_free, issue + link.round_trip_ns - wire) + wire
             self.arrivals.append(self.down_free)
             end = self.down_free
-        return int(np.ceil(end * self.clock_mhz / 1000))
+        return end
+
+    def cycle(self, ns: float) -> int:
+        """First cycle at or after a time."""
+        return ceil(ns * self.clock_mhz / 1000)

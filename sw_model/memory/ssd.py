@@ -166,6 +166,7 @@ def new_flash(ssd: Ssd, reads: int) -> tuple[NDArray[np.generic], ...]:
         np.tile(np.array([0, NONE, NONE, IDLE, NONE]), (ssd.channels, 1)),
         np.full(events, FAR),  # end of each channel's transfer, each chip's array read, each direction's message, ns
         np.zeros(events, np.int64),  # order of events that end at one time
+        np.full(ssd.planes, NONE),  # order of arrival of the page read whose page is in the register of a plane
     )
 
 
@@ -197,21 +198,28 @@ def _append(reads, queue, first, last, k):
     queue[last] = k
 
 
-@unowned
-def _arrive(flash, page, row, nbytes, owner):
-    """A page read arrives; `_start_idle` starts it."""
-    sizes, _, reads, places, count, queues, chips = flash[:7]
+@inlined
+def _place(sizes, page):
+    """Chip of a page, and its plane."""
     channels, ways, dies, planes = sizes
-    count[0] -= 1
-    k = places[count[0]]
     chip = page % channels * ways + page // channels % ways
     at = page // (channels * ways)
-    plane = (chip * dies + at % dies) * planes + at // dies % planes
+    return chip, (chip * dies + at % dies) * planes + at // dies % planes
+
+
+@unowned
+def _arrive(flash, page, row, nbytes, owner):
+    """A page read arrives; `start_idle` starts it. Returns its place in the array of page reads."""
+    sizes, _, reads, places, count, queues, chips = flash[:7]
+    count[0] -= 1
+    k = places[count[0]]
+    chip, plane = _place(sizes, page)
     reads[k, R_CHIP], reads[k, R_PLANE], reads[k, R_ROW] = chip, plane, row
     reads[k, R_BYTES], reads[k, R_OWNER], reads[k, R_ORDER] = nbytes, owner, count[1]
     count[1] += 1
     chips[chip, H_WAITING] += 1
     _append(reads, queues[plane], 0, 1, k)
+    return k
 
 
 @unowned
@@ -221,6 +229,7 @@ def _take_command(flash, chip):
     They are the oldest one, and the oldest one of the same row in every other plane of its die.
     """
     sizes, _, reads, _, _, queues, chips, commands = flash[:8]
+    registers = flash[11]
     _, _, dies, planes = sizes
     oldest = NONE
     for plane in range(chip * dies * planes, (chip + 1) * dies * planes):
@@ -240,6 +249,7 @@ def _take_command(flash, chip):
             commands[chip, at] = commands[chip, at - 1]
             at -= 1
         commands[chip, at] = k
+        registers[plane] = reads[k, R_ORDER]
         pages += 1
         if before == NONE:
             queues[plane, 0] = reads[k, R_NEXT]
@@ -275,7 +285,7 @@ def _start(flash, channel, now):
 
 
 @unowned
-def _start_idle(flash, now):
+def start_idle(flash, now):
     """Start transfers on idle channels."""
     channels = flash[8]
     for channel in range(len(channels)):
@@ -286,7 +296,7 @@ def _start_idle(flash, now):
 @unowned
 def _end_event(flash, event):
     """End a transfer of a channel or an array read of a chip. Returns the owner of a page read that is done, or -1."""
-    sizes, times, reads, places, count, _, chips, commands, channels, ends, _ = flash
+    sizes, times, reads, places, count, _, chips, commands, channels, ends, _, _ = flash
     now, owner = ends[event], NONE
     ends[event] = FAR
     if event >= sizes[0]:
@@ -300,10 +310,56 @@ def _end_event(flash, event):
         k = channels[event, C_INDEX]
         chips[reads[k, R_CHIP], H_HELD] -= 1
         owner = reads[k, R_OWNER]
+        reads[k, R_ORDER] = NONE
         places[count[0]] = k
         count[0] += 1
     channels[event, C_KIND] = IDLE
     return owner
+
+
+@unowned
+def request_page(flash, page, row, nbytes, owner, k, order):
+    """A page of a burst is requested; `start_idle` starts its read.
+
+    `k`, `order`: place and order of arrival of the last read of this page, or -1. If its data are not transferred yet,
+    `nbytes` become part of them. If the page is still in the register of its plane, only a transfer is added. Returns
+    place and order of arrival of the read of the page, and the owner of the data.
+    """
+    sizes, _, reads, places, count, _, chips, _, channels, _, _, registers = flash
+    if order != NONE:
+        chip, plane = _place(sizes, page)
+        channel = chip // sizes[1]
+        is_sent = channels[channel, C_KIND] == DATA and channels[channel, C_INDEX] == k
+        if reads[k, R_ORDER] == order and not is_sent:
+            reads[k, R_BYTES] += nbytes
+            return k, order, reads[k, R_OWNER]
+        if registers[plane] == order:
+            count[0] -= 1
+            again = places[count[0]]
+            reads[again, R_CHIP], reads[again, R_PLANE], reads[again, R_BYTES] = chip, plane, nbytes
+            reads[again, R_OWNER], reads[again, R_ORDER] = owner, count[1]
+            count[1] += 1
+            chips[chip, H_HELD] += 1
+            _append(reads, channels[channel], C_FIRST, C_LAST, again)
+            return k, order, owner
+    k = _arrive(flash, page, row, nbytes, owner)
+    return k, reads[k, R_ORDER], owner
+
+
+@unowned
+def advance(flash, until, owners, times):
+    """Simulate up to `until` and return the number of page reads that are done, with their owners and end times."""
+    done = 0
+    while True:
+        event = _next_event(flash)
+        now = flash[9][event]
+        if now > until:
+            return done
+        owner = _end_event(flash, event)
+        if owner != NONE:
+            owners[done], times[done] = owner, now
+            done += 1
+        start_idle(flash, now)
 
 
 @unowned
@@ -340,7 +396,7 @@ def _read(first_page, offset, size, page_bytes, row, flash, link, message_ns, qd
                 if remaining[r] == 0:
                     _send(flash, link, message_ns, TO_HOST, r * 3 + PAYLOAD, now)
                     _send(flash, link, message_ns, TO_HOST, r * 3 + COMPLETION, now)
-            _start_idle(flash, now)
+            start_idle(flash, now)
             continue
         direction = event - to_host
         r, kind = divmod(messages[direction, sent[direction]], 3)
@@ -354,7 +410,7 @@ def _read(first_page, offset, size, page_bytes, row, flash, link, message_ns, qd
             for p in range(last + 1):
                 low, high = max(offset[r], p * page_bytes), min(offset[r] + size, (p + 1) * page_bytes)
                 _arrive(flash, first_page[r] + p, row[r, p], high - low, r)
-            _start_idle(flash, now)
+            start_idle(flash, now)
         elif direction == TO_HOST and kind == FETCH:
             _send(flash, link, message_ns, TO_DRIVE, r * 3 + ENTRY, now)
         elif direction == TO_HOST and kind == COMPLETION:

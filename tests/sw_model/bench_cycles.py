@@ -21,7 +21,8 @@ from sim.bench.axi import FixedTiming
 from sim.bench.layer_run import CASES as SIZES
 from sim.bench.layer_run import LayerRun, frames
 from sw_model.cycles.step_data import record_steps
-from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
+from sw_model.memory.live import DramTiming, PcieTiming
+from sw_model.memory.live_drive import DriveTiming, PcieDriveTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
@@ -63,7 +64,7 @@ def link(*about: int) -> Callable[[int], MemoryTiming]:
 
 
 def drive(drive_at: int) -> MemoryTiming:
-    return PcieTiming(PcieLink(3, 4), drive=DriveTiming(load_ssd("bg6-like")), drive_at=drive_at)
+    return PcieDriveTiming(PcieTiming(PcieLink(3, 4)), DriveTiming(load_ssd("bg6-like")), drive_at)
 
 
 CASES = {

@@ -3,7 +3,6 @@
 `docs.measure memory-models` writes the tables as a page.
 """
 
-import heapq
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sw_model.memory.dram import pattern, replay
-from sw_model.memory.live import DriveTiming
+from sw_model.memory.live_drive import DriveTiming
 from sw_model.memory.pcie import PcieLink, transfer
 from sw_model.memory.spec import load_memory, memory_names
 from sw_model.memory.ssd import addresses, load_ssd, read
@@ -150,22 +149,21 @@ def live_drive_errors() -> Iterator[Error]:
     ):
         ssd = replace(load_ssd(name), link_gbps=1e6)
         size, timing, now = pages * ssd.page_bytes, DriveTiming(ssd), 0.0
-        ends, latency = [], []
-        for address in addresses(ssd, size, count, random=random).tolist():
-            if len(ends) == outstanding:
-                now = max(now, heapq.heappop(ends))
-            end = timing.read_ns(now, address, size)
-            latency.append(end - now)
-            heapq.heappush(ends, end)
+        requests, issued, latency = iter(addresses(ssd, size, count, random=random).tolist()), {}, []
+        while len(latency) < count:
+            for address in itertools.islice(requests, outstanding - len(issued)):
+                issued[timing.arrive(now, address, size)] = now
+            now = timing.next_event()
+            timing.ask(0, now)
+            latency += [timing.ends[number] - issued.pop(number) for number in timing.ends]
+            timing.ends.clear()
         want = read(ssd, size, count, outstanding, random=random)
         errors = (
-            count * size / max(ends) / want.bandwidth_gbps - 1,
+            count * size / now / want.bandwidth_gbps - 1,
             np.mean(latency) / np.mean(want.latency_us) / 1e3 - 1,
         )
         kind = f"{'random' if random else 'sequential'} reads, {outstanding} in flight"
-        cause = "commands need no idle channel, data are transferred in the order of arrival"
-        if ssd.planes_per_die > 1:
-            cause = "a command reads one page, not one of every plane"
+        cause = "the same steps of the flash"
         yield Error(f"port on {name}", kind, f"{kind}, {size // 1024} KiB", *errors, cause=cause)
 
 

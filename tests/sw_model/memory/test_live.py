@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from sw_model.memory.dram import pattern, replay
-from sw_model.memory.live import DramTiming, DriveTiming, PcieTiming
+from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory, memory_names
-from sw_model.memory.ssd import load_ssd, read
 
 CLOCK_MHZ = 800.0
 
@@ -154,7 +153,6 @@ def test_impossible_ports_are_rejected(options, message):
     [
         ({"clock_mhz": 0.0}, "clock_mhz must be positive, got 0.0"),
         ({"clock_mhz": -800.0}, "clock_mhz must be positive, got -800.0"),
-        ({"drive_at": -4096}, "drive_at must be at least 0, got -4096"),
     ],
 )
 def test_impossible_link_ports_are_rejected(options, message):
@@ -186,18 +184,3 @@ def test_writes_are_posted():
     timing = PcieTiming(link)
     ends = [timing.ready(0, 0, 4096, True) for _ in range(100)]
     assert 100 * 4096 / (ends[-1] * 1000 / CLOCK_MHZ) == pytest.approx(link.write_gbps(4096), rel=0.01)
-
-
-def test_a_drive_behind_the_link():
-    """A page's array read, then its register; as many pages at once as there are chips, as the drive's own replay."""
-    drive, link = load_ssd("bg6-like"), PcieLink(3, 4)
-    timing = PcieTiming(link, drive=DriveTiming(drive), drive_at=1 << 30)
-    host = timing.ready(0, 0, 4096, False) * 1000 / CLOCK_MHZ
-    first = timing.ready(0, 1 << 30, 4096, False) * 1000 / CLOCK_MHZ
-    again = timing.ready(int(first), (1 << 30) + 4096, 4096, False) * 1000 / CLOCK_MHZ
-    assert first > host + drive.read_us * 1e3 > again - first
-    pages = DriveTiming(drive)
-    ends = [pages.read_ns(0, n * drive.page_bytes, drive.page_bytes) for n in range(drive.chips)]
-    alone = dataclasses.replace(drive, link_gbps=1e6)  # the link model adds the link's time
-    want = read(alone, drive.page_bytes, drive.chips, drive.chips).latency_us
-    assert np.sort(ends) / 1e3 == pytest.approx(np.sort(want), rel=0.01)

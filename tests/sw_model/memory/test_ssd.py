@@ -12,12 +12,12 @@ from sw_model.memory.ssd import (
     _arrive,
     _end_event,
     _next_event,
-    _start_idle,
     addresses,
     load_ssd,
     new_flash,
     read,
     rows,
+    start_idle,
 )
 
 DATA = json.loads((Path(__file__).parent / "data" / "ssd.json").read_text())["tests"]
@@ -60,13 +60,13 @@ def read_pages(ssd, pages, rows):
     flash, ends = new_flash(ssd, len(pages)), np.zeros(len(pages))
     for owner, (page, row) in enumerate(zip(pages, rows, strict=True)):
         _arrive(flash, page, row, 10000, owner)
-    _start_idle(flash, 0)
+    start_idle(flash, 0)
     while flash[9][event := _next_event(flash)] < FAR:
         now = flash[9][event]
         owner = _end_event(flash, event)
         if owner >= 0:
             ends[owner] = now / 1e3
-        _start_idle(flash, now)
+        start_idle(flash, now)
     return ends
 
 
