@@ -18,8 +18,8 @@ FLAGS = ("-std=c99", "-O2", "-fwrapv", "-fPIC", "-shared")
 def c_library(source: str, folder: Path) -> ctypes.CDLL:
     """Load the library of C code, which is compiled once and kept in `folder`.
 
-    The file is named after the source, the compiler and the machine. A folder that is not writable is replaced by a
-    temporary one. The compiler is that of the environment variable CC, or `cc`.
+    The file is named after the source, the compiler and the machine. If the folder is not writable, every process
+    compiles for itself. The compiler is that of the environment variable CC, or `cc`.
 
     Raises RuntimeError if there is no compiler or if it refuses the code.
     """
@@ -27,27 +27,28 @@ def c_library(source: str, folder: Path) -> ctypes.CDLL:
     parts = [compiler, *FLAGS, sys.platform, platform.machine(), source]
     name = f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
     path = folder / name
-    if not path.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _compile(compiler, source, path)
-        except OSError:
-            path = Path(tempfile.mkdtemp()) / name
-            _compile(compiler, source, path)
-    return ctypes.CDLL(str(path))
+    if path.exists():
+        return ctypes.CDLL(str(path))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work, is_kept = tempfile.TemporaryDirectory(dir=folder, suffix=".part"), True
+    except OSError:
+        work, is_kept = tempfile.TemporaryDirectory(), False
+    with work as part:
+        library = Path(part) / name
+        _compile(compiler, source, library)
+        if is_kept:
+            library = library.replace(path)  # only when it is complete
+        return ctypes.CDLL(str(library))  # a loaded file may be deleted
 
 
 def _compile(compiler: str, source: str, path: Path) -> None:
-    """Compile to a temporary file, which replaces `path` only when it is complete."""
-    with tempfile.TemporaryDirectory(dir=path.parent, suffix=".part") as folder:
-        library = Path(folder) / path.name
-        command = [*shlex.split(compiler), *FLAGS, "-x", "c", "-", "-o", str(library)]
-        try:
-            done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            message = f"C compiler {compiler} is not installed (Debian: apt install gcc); CC names another one"
-            raise RuntimeError(message) from None
-        if done.returncode:
-            error = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-            raise RuntimeError(f"C compiler {compiler} failed: {error}")
-        library.replace(path)
+    command = [*shlex.split(compiler), *FLAGS, "-x", "c", "-", "-o", str(path)]
+    try:
+        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    except OSError:
+        message = f"C compiler {compiler} is not installed (Debian: apt install gcc); CC names another one"
+        raise RuntimeError(message) from None
+    if done.returncode:
+        error = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+        raise RuntimeError(f"C compiler {compiler} failed: {error}")

@@ -9,15 +9,8 @@ class MemoryTiming(Protocol):
     """Timing model of a memory.
 
     Simulated AXI ports (`sim.bench.axi`) and the cycle model (`sw_model.cycles`) accept any object of this type.
-    `sw_model.memory.live` has models of DRAM, PCIe and SSD.
+    `sw_model.memory.live` has models of DRAM and PCIe, `live_drive` one of a drive behind PCIe.
     """
-
-    def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
-        """First clock cycle of the answer to a burst of `nbytes` at byte `address` that arrives in `cycle`.
-
-        Bursts that arrive later do not change the result. Callers must call it in the order of arrival.
-        """
-        ...
 
     def arrive(self, cycle: int, address: int, nbytes: int, write: bool) -> tuple[int, int]:
         """Earliest cycle of the answer to a burst, and the number of the burst for `confirm`.
@@ -38,6 +31,7 @@ class FinalTiming:
     """Base of timing models in which no burst delays an earlier one: `ready` is final."""
 
     def ready(self, cycle: int, address: int, nbytes: int, write: bool) -> int:
+        """First cycle of the answer to a burst of `nbytes` at byte `address` that arrives in `cycle`."""
         raise NotImplementedError
 
     def arrive(self, cycle: int, address: int, nbytes: int, write: bool) -> tuple[int, int]:

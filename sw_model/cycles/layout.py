@@ -148,7 +148,7 @@ class Ask(IntEnum):
     ADDRESS = 3
     BYTES = 4
     WRITE = 5
-    LOOK_AHEAD = 6  # whether a compiled model asks for the exact cycle of an answer, see `native.py`
+    LOOK_AHEAD = 6  # 1: the compiled DRAM model returns the exact cycle; 0: a lower bound
     NUMBER = 7
     READY = 8
 

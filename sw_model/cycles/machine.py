@@ -50,7 +50,13 @@ from sw_model.cycles.native import Processes
 from sw_model.cycles.scheduler import Process
 from sw_model.cycles.translate import Module
 
-RUNNING: list[Callable[..., Any]] = [scheduler.following, scheduler.schedule, scheduler.release, scheduler.wait_for]
+RUNNING: list[Callable[..., Any]] = [
+    scheduler.following,
+    scheduler.start,
+    scheduler.schedule,
+    scheduler.release,
+    scheduler.wait_for,
+]
 
 # Processes of a core that run from the start, in the order in which they start
 UNITS: list[Process] = [

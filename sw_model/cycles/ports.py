@@ -52,7 +52,7 @@ def confirm(k: Machine, c: int, e: int, number: int, write: int) -> Wait:
 
 
 def ask(k: Machine, c: int, e: int, write: int) -> Wait:
-    """Call the timing model of a memory."""
+    """Call the timing model of a memory. The results are READY and, of an arrival, NUMBER."""
     k.ask[Ask.SIDE] = side_of(e)
     k.ask[Ask.CYCLE] = k.now
     k.ask[Ask.WRITE] = write

@@ -10,7 +10,7 @@ from sw_model.cycles.layout import DEPTH, HEAP, VARIABLES, WHEEL, Bell, Machine
 Wait = Generator[int, None, Any]
 Process = Callable[..., Wait]
 BELLS_OF_CORE = 1 << 12  # bells are numbered core by core
-CYCLE_BITS = 32  # place of the cycle in a key of the heap
+ORDER_BITS = 22  # of a key of the heap, below the cycle: order in which processes were scheduled
 END, OUTSIDE = -(1 << 60), -(1 << 61)  # instead of a wait: the process has ended; it asks a memory timing model
 
 
@@ -26,7 +26,7 @@ def schedule(k: Machine, p: int, delay: int) -> None:
         k.overflow = 1
         k.heap_size -= 1
         return
-    key = ((k.now + delay) << CYCLE_BITS) + (k.heap_count & ((1 << CYCLE_BITS) - 1))
+    key = ((k.now + delay) << ORDER_BITS) + (k.heap_count & ((1 << ORDER_BITS) - 1))
     while i > 0 and k.heap[(i - 1) // 2, 0] > key:
         k.heap[i, 0] = k.heap[(i - 1) // 2, 0]
         k.heap[i, 1] = k.heap[(i - 1) // 2, 1]
@@ -73,12 +73,12 @@ def following(k: Machine) -> int:
         if k.waiting:
             k.now += 1
         elif k.heap_size:
-            k.now = k.heap[0, 0] >> CYCLE_BITS
+            k.now = k.heap[0, 0] >> ORDER_BITS
         else:
             return -1
         # before processes that are scheduled later for the same cycle
-        while k.heap_size and k.heap[0, 0] >> CYCLE_BITS < k.now + WHEEL:
-            cycle = k.heap[0, 0] >> CYCLE_BITS
+        while k.heap_size and k.heap[0, 0] >> ORDER_BITS < k.now + WHEEL:
+            cycle = k.heap[0, 0] >> ORDER_BITS
             enter(k, leave_heap(k), cycle & (WHEEL - 1))
     place = k.now & (WHEEL - 1)
     p = k.first[place]
@@ -113,7 +113,7 @@ def start(
 
 
 def bell(c: int, number: int) -> int:
-    """What a process yields to wait for a bell."""
+    """Value that a process yields to wait for a bell."""
     return -1 - (c * BELLS_OF_CORE + number)
 
 
@@ -194,7 +194,7 @@ def item(k: Machine, c: int, q: int, n: int) -> int:
 
 
 def pop(k: Machine, c: int, q: int) -> None:
-    """Remove the first entry; its space is free in the next cycle."""
+    """Remove the first entry; processes that wait for space resume in the next cycle."""
     drop(k, c, q)
     if k.bell_first[c, Bell.GET + q] >= 0:
         start(k, c, ring_bell, 1, Bell.GET + q)

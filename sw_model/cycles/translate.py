@@ -6,7 +6,8 @@ of the array of the machine.
 
 The subset: a process or helper has the machine `k` as its first parameter; all values are integers; helpers that
 wait are called with `yield from` and become part of their caller; other helpers are compiled as functions; `for` loops
-go over `range`. `k.name` and `k.name[i, j]` are a number and an array of the machine, see `layout.py`.
+go over `range` with one or two arguments; loops have no `else`; calls have no keywords; an assignment has one target
+or a tuple. `k.name` and `k.name[i, j]` are a number and an array of the machine, see `layout.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,28 @@ BUILTINS = {"min", "max", "abs", "range"}
 
 
 def tree_of(function: Function) -> ast.FunctionDef:
+    """Syntax tree of a function. Raises TypeError if it is outside the subset."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
+    for node in ast.walk(tree):
+        match node:
+            case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[_] | [_, _], keywords=[]), orelse=[]):
+                continue
+            case ast.For():
+                fault = "a loop must be `while` or `for ... in range(first, end)`, without `else`"
+            case ast.While(orelse=[_, *_]):
+                fault = "a loop must not have `else`"
+            case ast.Call(keywords=[_, *_]):
+                fault = "a call must not have keywords"
+            case ast.Assign(targets=[_, _, *_]):
+                fault = "an assignment must have one target"
+            case ast.Name(id="k", ctx=ast.Store()):
+                fault = "k must not be assigned"
+            case ast.Subscript() if not ast.unparse(node.value).startswith("k."):
+                fault = "only arrays of the machine `k` can be indexed"
+            case _:
+                continue
+        raise TypeError(f"{function.__name__}: {fault}, got {ast.unparse(node).splitlines()[0]}")
     return tree
 
 
@@ -40,7 +61,7 @@ def body_of(tree: ast.FunctionDef) -> list[ast.stmt]:
     return tree.body[1:] if ast.get_docstring(tree) else tree.body
 
 
-def expression(text: str) -> ast.expr:
+def parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
@@ -81,19 +102,21 @@ class Rewriter(ast.NodeTransformer):
         value = eval(ast.unparse(node), self.values)
         if value in self.module.processes:
             value = self.module.processes.index(value)
+        if callable(value):
+            raise TypeError(f"process {value.__name__} must be in PROCESS_KINDS of machine.py")
         if not isinstance(value, int):
             raise TypeError(f"{ast.unparse(node)} must be an integer, got {value!r}")
         return ast.Constant(int(value))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.value.id == "k":
-            return expression(index_of(node.attr, []))
+            return parsed(index_of(node.attr, []))
         return self.constant(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        assert isinstance(node.value, ast.Attribute) and ast.unparse(node.value.value) == "k", ast.unparse(node)
+        assert isinstance(node.value, ast.Attribute)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return expression(index_of(node.value.attr, [ast.unparse(self.visit(part)) for part in parts]))
+        return parsed(index_of(node.value.attr, [ast.unparse(self.visit(part)) for part in parts]))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name), ast.unparse(node)
@@ -103,11 +126,11 @@ class Rewriter(ast.NodeTransformer):
         if name == "start":
             arguments += ["0"] * (3 + ARGUMENTS - len(arguments))
         self.module.function(self.values[name])
-        return expression(f"{name}({', '.join(['m', 'd', *arguments])})")
+        return parsed(f"{name}({', '.join(['m', 'd', *arguments])})")
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         self.temporary += 1
-        name = ast.Name(f"i{self.temporary}")
+        name = ast.Name(f"loop{self.temporary}")
         first = ast.Assign([self.visit(node.target)], name, lineno=0)
         body = [item for statement in node.body for item in self.list_of(statement)]
         return [ast.For(name, self.visit(node.iter), [first, *body], [], lineno=0)]
@@ -134,10 +157,10 @@ class End:
         if not self.to:
             return [f"return {END};"]
         if self.value is not None:
-            return [f"m[b] = {self.to[0]};", f"return {c_source.expression(self.value)};"]
+            return [f"m[b] = {self.to[0]};", f"return {c_source.c_expression(self.value)};"]
         if self.test is None:
             return [f"goto state_{self.to[0]};"]
-        return [f"if ({c_source.expression(self.test)}) goto state_{self.to[0]};", f"goto state_{self.to[1]};"]
+        return [f"if ({c_source.c_expression(self.test)}) goto state_{self.to[0]};", f"goto state_{self.to[1]};"]
 
 
 class Process:
@@ -150,6 +173,8 @@ class Process:
         self.ends: list[End | None] = []
         scope: Scope = {"c": ast.Name("c")}
         arguments = [a.arg for a in tree.args.args[2:]]
+        if "c" in assigned(tree.body):
+            raise TypeError(f"{self.name}: the core c must not be assigned in a process")
         if len(arguments) > ARGUMENTS:
             raise ValueError(f"arguments of process {self.name} must be at most {ARGUMENTS}, got {len(arguments)}")
         for name in [*arguments, *assigned(tree.body)]:
@@ -162,7 +187,7 @@ class Process:
 
     def slot(self) -> ast.expr:
         self.slots += 1
-        return expression(f"m[b + {self.slots - 1}]")
+        return parsed(f"m[b + {self.slots - 1}]")
 
     def state(self) -> int:
         self.states.append([])
@@ -180,7 +205,7 @@ class Process:
         """`loop`: states of break and continue; `exit`: state and results of a return, of helpers."""
         for statement in statements:
             rewriter = Rewriter(self.module, values, scope)
-            if isinstance(statement, _Given):
+            if isinstance(statement, _Translated):
                 self.states[self.now] += statement.statements
             elif not changes_flow(statement):
                 self.states[self.now] += rewriter.list_of(statement)
@@ -244,8 +269,8 @@ class Process:
         self.states[self.now].append(ast.Assign([counter], first, lineno=0))
         name = ast.unparse(counter)
         body = [*ast.parse(f"{variable} = {name}").body]
-        test = expression(f"{name} < {ast.unparse(limit)}")
-        self.loop([_Given(body), *node.body], test, ast.parse(f"{name} += 1").body, scope, values, exit)
+        test = parsed(f"{name} < {ast.unparse(limit)}")
+        self.loop([_Translated(body), *node.body], test, ast.parse(f"{name} += 1").body, scope, values, exit)
 
     def give_back(self, node: ast.Return, rewriter: Rewriter, exit: tuple[int, list[ast.expr]] | None) -> None:
         if exit is None:
@@ -254,8 +279,10 @@ class Process:
         state, results = exit
         if node.value is not None and results:
             parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            for slot, part in zip(results, parts, strict=True):
-                self.states[self.now].append(ast.Assign([slot], rewriter.visit(part), lineno=0))
+            if len(parts) != len(results):
+                raise TypeError(f"{self.name}: results must be {len(results)}, got {ast.unparse(node)}")
+            values = ast.Tuple([rewriter.visit(part) for part in parts])
+            self.states[self.now].append(ast.Assign([ast.Tuple(results)], values, lineno=0))
         self.leave(End([state]))
 
     def wait(self, statement: ast.stmt, rewriter: Rewriter) -> None:
@@ -281,13 +308,13 @@ class Process:
         for parameter, argument in zip(tree.args.args, value.value.args, strict=True):
             if parameter.arg == "k":
                 continue
-            given = rewriter.visit(argument)
-            is_slot = any(ast.unparse(given) == ast.unparse(v) for v in rewriter.scope.values())
-            if parameter.arg in changed or not (isinstance(given, ast.Constant) or is_slot):
+            value_of = rewriter.visit(argument)
+            is_slot = any(ast.unparse(value_of) == ast.unparse(v) for v in rewriter.scope.values())
+            if parameter.arg in changed or not (isinstance(value_of, ast.Constant) or is_slot):
                 slot = self.slot()
-                self.states[self.now].append(ast.Assign([slot], given, lineno=0))
-                given = slot
-            scope[parameter.arg] = given
+                self.states[self.now].append(ast.Assign([slot], value_of, lineno=0))
+                value_of = slot
+            scope[parameter.arg] = value_of
         for name in changed:
             if name not in scope:
                 scope[name] = self.slot()
@@ -297,7 +324,7 @@ class Process:
         self.now = end
 
     def simplify(self) -> dict[int, tuple[list[ast.stmt], End]]:
-        """States that are reached; those that follow exactly one other are part of it."""
+        """Reachable states; a state with one predecessor that only jumps to it is merged into that predecessor."""
         ends = [end or End() for end in self.ends]
 
         def skip(state: int) -> int:
@@ -342,7 +369,7 @@ class Process:
         return "\n".join([*lines, "}"])
 
 
-class _Given(ast.Expr):
+class _Translated(ast.Expr):
     """Statements that are already translated."""
 
     def __init__(self, statements: list[ast.stmt]):
@@ -356,6 +383,7 @@ class Module:
     def __init__(self, processes: Sequence[Function], functions: Sequence[Function]):
         self.processes = list(processes)
         self.functions: dict[str, str] = {}
+        self.translated_functions: dict[str, Function] = {}
         for function in functions:
             self.function(function)
         self.translated = [Process(self, function) for function in processes]
@@ -363,20 +391,22 @@ class Module:
     def function(self, function: Function) -> None:
         """Translate a function that does not wait, and before it those that it calls."""
         name = function.__name__
+        if self.translated_functions.setdefault(name, function) is not function:
+            raise TypeError(f"functions of processes must have different names, got two of {name}")
         if name in self.functions:
             return
         self.functions[name] = ""
         tree = tree_of(function)
         arguments = [a.arg for a in tree.args.args if a.arg != "k"]
         variables = [name for name in assigned(tree.body) if name not in arguments]
-        scope: Scope = {a: ast.Name(a) for a in [*arguments, *variables]}
+        scope: Scope = {a: ast.Name(f"v_{a}") for a in [*arguments, *variables]}
         rewriter = Rewriter(self, function.__globals__, scope)
         body = [item for statement in body_of(tree) for item in rewriter.list_of(statement)]
         del self.functions[name]  # functions that it calls come before it
         returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(tree))
-        parameters = ", ".join(["i64 *m", "i64 *d", *(f"i64 {argument}" for argument in arguments)])
+        parameters = ", ".join(["i64 *m", "i64 *d", *(f"i64 v_{argument}" for argument in arguments)])
         lines = [f"static {'i64' if returns else 'void'} {name}({parameters}) {{"]
-        lines += [f"    i64 {', '.join(f'{variable} = 0' for variable in variables)};"] if variables else []
+        lines += [f"    i64 {', '.join(f'v_{variable} = 0' for variable in variables)};"] if variables else []
         self.functions[name] = "\n".join([*lines, *c_source.statements(body, "    "), "}"])
 
     def source(self) -> str:
@@ -388,7 +418,8 @@ class Module:
         return "\n\n".join([c_source.HEADER, *self.functions.values(), *texts, execute, EXPORTED]) + "\n"
 
 
-EXPORTED = f"""/* Run processes, first the one that has an answer, until nothing is left (0) or one asks (1). */
+EXPORTED = f"""/* Start with the process whose memory call was answered. Returns 0 when no process is scheduled, 1 when
+   a process calls a memory model. */
 i64 vrex_proceed(i64 *m, i64 *d) {{
     i64 p = {index_of("resumed", [])};
     for (;;) {{

@@ -113,7 +113,7 @@ class PcieTiming(FinalTiming):
         return self.cycle(self.read(now, address, nbytes))
 
     def read(self, now: float, address: int, nbytes: int) -> float:
-        """Time at which data that are on the other side at `now` have arrived, ns."""
+        """Time in ns at which the data of a read that is issued at `now` have arrived."""
         link, end = self.link, now
         for start, size in link.requests(nbytes, address):
             issue = now

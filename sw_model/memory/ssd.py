@@ -148,6 +148,9 @@ def load_ssd(name_or_path: str | Path) -> Ssd:
     return preset_file.build(Ssd, values | {"sources": sources}, str(path))
 
 
+F_ENDS = 9  # of the arrays of `new_flash`: ends of events
+
+
 def new_flash(ssd: Ssd, reads: int) -> tuple[NDArray[np.generic], ...]:
     """State of idle flash with at most `reads` page reads, and of an idle link, for the compiled functions.
 
@@ -172,14 +175,14 @@ def new_flash(ssd: Ssd, reads: int) -> tuple[NDArray[np.generic], ...]:
 
 @inlined
 def _set_event(flash, event, at):
-    count, ends, order = flash[4], flash[9], flash[10]
+    count, ends, order = flash[4], flash[F_ENDS], flash[10]
     ends[event], order[event] = at, count[2]
     count[2] += 1
 
 
 @unowned
 def _next_event(flash):
-    ends, order = flash[9], flash[10]
+    ends, order = flash[F_ENDS], flash[10]
     first = 0
     for event in range(1, len(ends)):
         if ends[event] < ends[first] or (ends[event] == ends[first] and order[event] < order[first]):
@@ -199,8 +202,8 @@ def _append(reads, queue, first, last, k):
 
 
 @inlined
-def _place(sizes, page):
-    """Chip of a page, and its plane."""
+def _chip_and_plane(sizes, page):
+    """Chip of a page, and its plane, numbered over all chips."""
     channels, ways, dies, planes = sizes
     chip = page % channels * ways + page // channels % ways
     at = page // (channels * ways)
@@ -213,7 +216,7 @@ def _arrive(flash, page, row, nbytes, owner):
     sizes, _, reads, places, count, queues, chips = flash[:7]
     count[0] -= 1
     k = places[count[0]]
-    chip, plane = _place(sizes, page)
+    chip, plane = _chip_and_plane(sizes, page)
     reads[k, R_CHIP], reads[k, R_PLANE], reads[k, R_ROW] = chip, plane, row
     reads[k, R_BYTES], reads[k, R_OWNER], reads[k, R_ORDER] = nbytes, owner, count[1]
     count[1] += 1
@@ -321,13 +324,13 @@ def _end_event(flash, event):
 def request_page(flash, page, row, nbytes, owner, k, order):
     """A page of a burst is requested; `start_idle` starts its read.
 
-    `k`, `order`: place and order of arrival of the last read of this page, or -1. If its data are not transferred yet,
-    `nbytes` become part of them. If the page is still in the register of its plane, only a transfer is added. Returns
-    place and order of arrival of the read of the page, and the owner of the data.
+    `k`, `order`: place and order of arrival of the last read of this page, or -1. Until its transfer starts, `nbytes`
+    are added to it. If the page is still in the register of its plane, only a transfer is added, which needs no command
+    and no idle chip. Returns place and order of arrival of the read of the page, and the owner of the data.
     """
     sizes, _, reads, places, count, _, chips, _, channels, _, _, registers = flash
     if order != NONE:
-        chip, plane = _place(sizes, page)
+        chip, plane = _chip_and_plane(sizes, page)
         channel = chip // sizes[1]
         is_sent = channels[channel, C_KIND] == DATA and channels[channel, C_INDEX] == k
         if reads[k, R_ORDER] == order and not is_sent:
@@ -348,12 +351,13 @@ def request_page(flash, page, row, nbytes, owner, k, order):
 
 @unowned
 def advance(flash, until, owners, times):
-    """Simulate up to `until` and return the number of page reads that are done, with their owners and end times."""
+    """Simulate up to time `until`. Owner and end time of each finished page read are written to `owners` and `times`;
+    the result is their number."""
     done = 0
     while True:
         event = _next_event(flash)
-        now = flash[9][event]
-        if now > until:
+        now = flash[F_ENDS][event]
+        if now > until or now == FAR:
             return done
         owner = _end_event(flash, event)
         if owner != NONE:
@@ -369,7 +373,7 @@ def _send(flash, link, message_ns, direction, message, now):
     messages[direction, queued[direction]] = message
     queued[direction] += 1
     if queued[direction] == sent[direction] + 1:
-        _set_event(flash, len(flash[9]) - 2 + direction, now + message_ns[direction, message % 3])
+        _set_event(flash, len(flash[F_ENDS]) - 2 + direction, now + message_ns[direction, message % 3])
 
 
 @unowned
@@ -381,7 +385,7 @@ def _read(first_page, offset, size, page_bytes, row, flash, link, message_ns, qd
     message_ns         times of messages by direction and kind
     remaining, issued  pages that are not read, and time of the issue, of every request; zeros
     """
-    n, ends = len(first_page), flash[9]
+    n, ends = len(first_page), flash[F_ENDS]
     messages, sent, queued = link
     started, finished, to_host = min(n, qd), 0, len(ends) - 2
     for r in range(started):

@@ -20,6 +20,7 @@ from sim.bench.layer_run import LayerRun
 from sw_model.cycles.core import CoreModel
 from sw_model.cycles.step_data import record_steps
 from sw_model.systems import load_system
+from tests.sw_model.memory.test_live_drive import answer
 from util.report import run_metadata, write
 
 
@@ -91,7 +92,7 @@ def test_drive_adds_latency_to_link():
     """V-Rex8: host memory needs a round trip of the link, the drive also the read of a page."""
     layer = LayerRun("tiny", np.random.default_rng(0), hamming_threshold=4, max_resident_tokens=8, storage=True)
     host = timings(load_system("vrex8"), layer.storage_at)["host"]
-    near, far = host.ready(0, BASES["host"], 64, False), host.ready(0, layer.storage_at, 64, False)
+    near, far = answer(host, 0, BASES["host"], 64), answer(host, 0, layer.storage_at, 64)
     assert 640 <= near < 700 and 40_000 < far < 42_000
     headers, page = layer.store.contexts, layer.core.processor.retrieval_unit.kvpu.kvmu.sizes.page_bytes
     host_end = max(4096 * int(header["host_pages_base"]) + int(header["max_pages"]) * page for header in headers)
@@ -99,7 +100,7 @@ def test_drive_adds_latency_to_link():
     assert layer.storage_at - BASES["host"] == storage >= host_end
     assert 20 < timings(load_system("vrex8"), 0)["device"].ready(0, 0, 64, False) < 60
     without = timings(load_system("vrex8").replace(link={"behind": "cpu"}), layer.storage_at)["host"]
-    assert without.ready(0, layer.storage_at, 64, False) == near
+    assert answer(without, 0, layer.storage_at, 64) == near
 
 
 def test_command_prints_table(monkeypatch, capsys):

@@ -13,7 +13,7 @@ from sw_model.cycles.core import CoreModel, MultiCoreModel
 from sw_model.cycles.layout import WHEEL, Count, Machine, Queue, place
 from sw_model.cycles.machine import RUNNING, new_machine
 from sw_model.cycles.native import Processes, native_memory
-from sw_model.cycles.scheduler import add, put, reach, ring_bell, take
+from sw_model.cycles.scheduler import add, put, reach, ring_bell, start, take
 from sw_model.cycles.translate import Module
 from sw_model.memory.live import DramTiming
 from sw_model.memory.spec import load_memory
@@ -104,13 +104,87 @@ def test_processes():
     ]  # fmt: skip
 
 
-def test_an_unknown_name_is_refused():
-    def wrong(k: Machine, c: int):
-        k.speed[c] = 1
+def unknown_name(k: Machine, c: int):
+    k.speed[c] = 1
+    yield 1
+
+
+def stepped(k: Machine, c: int):
+    for _ in range(2, 9, 2):
         yield 1
 
-    with pytest.raises(KeyError, match="speed"):
-        Module([wrong], RUNNING)
+
+def with_else(k: Machine, c: int):
+    while k.waiting:
+        yield 1
+    else:
+        yield 2
+
+
+def keywords(k: Machine, c: int):
+    start(k, c, ring_bell, 1, w=3)
+    yield 1
+
+
+def own_core(k: Machine, c: int):
+    for c in range(3):  # noqa: B007
+        yield 1
+
+
+def two_targets(k: Machine, c: int):
+    k.now = k.free = 1
+    yield 1
+
+
+def starts_unlisted(k: Machine, c: int):
+    start(k, c, give, 1)
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("process", "message"),
+    [
+        (unknown_name, "speed"),
+        (stepped, "stepped: a loop must be"),
+        (with_else, "with_else: a loop must not have `else`"),
+        (keywords, "keywords: a call must not have keywords"),
+        (own_core, "own_core: the core c must not be assigned"),
+        (two_targets, "two_targets: an assignment must have one target"),
+        (starts_unlisted, "process give must be in PROCESS_KINDS"),
+    ],
+)
+def test_processes_outside_the_subset_are_refused(process, message):
+    with pytest.raises((KeyError, TypeError), match=message):
+        Module([process, ring_bell], RUNNING)
+
+
+def swapped(k: Machine, c: int, x: int, y: int):
+    yield 1
+    return y, x
+
+
+def swap(k: Machine, c: int):
+    x, y = 5, 7
+    x, y = yield from swapped(k, c, x, y)
+    note(k, c, x)
+    if x in (7, 9):
+        note(k, c, y)
+
+
+def test_results_of_a_helper_are_assigned_together():
+    m = run_processes([swap, give, ring_bell], {LINE: (9, 0)})
+    noted = m[place("freed", 0, 0) :][: 2 * m[place("beats", 0)]].reshape(-1, 2).tolist()
+    assert noted == [[0, 0], [7, 1], [5, 1], [1, 1], [2, 2]]
+
+
+def test_late_cycles_have_the_same_order():
+    """Keys of the heap hold cycles of more than 31 bits."""
+    compiled, m = Processes(Module([give, ring_bell], RUNNING).source()), new_machine(TINY, 1)
+    m[place("first", 0) : place("first", 0) + WHEEL] = m[place("last", 0) : place("last", 0) + WHEEL] = -1
+    m[place("waiting")], m[place("now")], m[place("resumed")] = 0, 1 << 36, -1
+    compiled.start(m, m, 0, 0, 0, 0, 0, 0, 0)
+    assert not compiled.run(m, m, native_memory(DramTiming(load_memory("ddr4-3200-8ch"))))
+    assert m[place("now")] == (1 << 36) + 303
 
 
 class Called:

@@ -154,7 +154,7 @@ def live_drive_errors() -> Iterator[Error]:
             for address in itertools.islice(requests, outstanding - len(issued)):
                 issued[timing.arrive(now, address, size)] = now
             now = timing.next_event()
-            timing.ask(0, now)
+            timing.advance(now)
             latency += [timing.ends[number] - issued.pop(number) for number in timing.ends]
             timing.ends.clear()
         want = read(ssd, size, count, outstanding, random=random)
