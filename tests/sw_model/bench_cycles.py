@@ -7,7 +7,7 @@ With --record it also writes the cycles of the RTL to `rtl_cycles.json`.
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,8 @@ class Case:
     kv_bits: int = 16
 
 
-def dram(name: str) -> Callable[[], MemoryTiming]:
-    return lambda: DramTiming(load_memory(name))
+def dram(name: str, **changes: Any) -> Callable[[], MemoryTiming]:
+    return lambda: DramTiming(replace(load_memory(name), **changes))
 
 
 def link(*about: int) -> Callable[[int], MemoryTiming]:
@@ -116,6 +116,7 @@ LONG = {
     "staging": 128,
 }
 DDR4, HBM2E = dram("ddr4-3200-8ch"), dram("hbm2e-3024-5120b")
+NO_REFRESH = dram("lpddr5-6400-256b", refresh="none")
 CASES |= {
     "2 layers": tiny(layers=2),
     "2 layers, ddr4": tiny(layers=2, device=DDR4, host=link(4, 4)),
@@ -156,6 +157,9 @@ CASES |= {
     "4 bits, long rows": tiny(**LONG, count=5, ratio=0.5, kv_bits=4),
     "small, 4 bits": small(kv_bits=4, layers=2),
     "8 bits": tiny(kv_bits=8, ratio=0.8, count=7),
+    "budget, no refresh": tiny(policy="budget", ratio=6, count=6, device=NO_REFRESH),
+    "2 streams, no refresh": tiny(streams=2, count=8, device=NO_REFRESH),
+    "3 streams, no refresh": tiny(streams=3, ratio=0.8, count=9, device=NO_REFRESH),
 }  # fmt: skip
 
 

@@ -322,7 +322,8 @@ def test_rtl_needs_recorded_cycles(name):
 def test_predicts_recorded_cycles(preset):
     """The mean error of all steps of a preset is at most 1 %, that of 95 % of them at most 3 %, of every one 7 %.
 
-    The steps above 3 % have about 5,000 cycles, and the difference is up to 330 cycles.
+    The steps above 3 % have about 5,000 cycles. At their end a refresh of 224 cycles begins, which only the simulation
+    or only the model waits for. Without refresh, the error of every step is at most 3 %.
     """
     errors = {}
     for name in [name for name in recorded() if CASES[name].preset == preset]:
@@ -330,3 +331,4 @@ def test_predicts_recorded_cycles(preset):
         errors[name] = np.array(predictions(CASES[name], SEED, starts.tolist())) / cycles - 1
     values = np.abs(np.concatenate(list(errors.values())))
     assert values.mean() <= 0.01 and np.quantile(values, 0.95) <= 0.03 and values.max() <= 0.07, errors
+    assert all(np.abs(values).max() <= 0.03 for name, values in errors.items() if "no refresh" in name), errors
