@@ -24,14 +24,17 @@ HBM2E = json.loads((Path(__file__).parent / "data" / "hbm2e.json").read_text())[
 
 @dataclass(frozen=True)
 class Error:
-    """Relative errors of one case: bandwidth, mean latency, activates; `cause` explains the difference."""
+    """Relative errors of one case: bandwidth, mean latency, activates (None: the reference does not have them).
+
+    `cause` explains the difference.
+    """
 
     model: str
     pattern: str
     case: str
     bandwidth: float
-    latency: float = 0.0
-    activates: float = 0.0
+    latency: float | None = None
+    activates: float | None = None
     cause: str = ""
 
 
@@ -56,7 +59,7 @@ def dram_errors() -> Iterator[Error]:
         memory, trace = test_dram.setting(test)
         run = replay(memory, trace, test["mapping"])
         reads = run.latency_ns[trace.write == 0]
-        latency = reads.mean() / test["read_latency_ns"] - 1 if test["read_latency_ns"] else 0.0
+        latency = reads.mean() / test["read_latency_ns"] - 1 if test["read_latency_ns"] else None
         clocks, activates = run.clocks - test["clocks"], run.commands["ACT"] - test["activates"]
         if test["pattern"].get("rate"):
             cause = "queue near saturation: its length depends on single decisions of the scheduler"
@@ -186,22 +189,28 @@ def groups(errors: Iterable[Error]) -> list[tuple[str, ...]]:
         members.setdefault((error.model, error.pattern), []).append(error)
     rows: list[tuple[str, ...]] = []
     for (model, kind), each in members.items():
-        bandwidth, latency = (np.array([getattr(e, what) for e in each]) for what in ("bandwidth", "latency"))
-        cells = [f"{np.abs(v).mean():.2%} {v[np.argmax(np.abs(v))]:+.2%}".split() for v in (bandwidth, latency)]
-        rows.append((model, kind, str(len(each)), *cells[0], *(cells[1] if latency.any() else ("", ""))))
+        cells: list[str] = []
+        for what in ("bandwidth", "latency"):
+            values = np.array([value for e in each if (value := getattr(e, what)) is not None])
+            worst = _percent(values[np.argmax(np.abs(values))]) if len(values) else ""
+            cells += [f"{np.abs(values).mean():.2%}", worst] if len(values) else ["", ""]
+        rows.append((model, kind, str(len(each)), *cells))
     return rows
 
 
 def largest(errors: Iterable[Error], count: int = 5) -> list[tuple[str, ...]]:
     """The largest errors of bandwidth or latency, then those of activates, with their causes."""
     each = list(errors)
-    by_rate = sorted(each, key=lambda e: -max(abs(e.bandwidth), abs(e.latency)))[:count]
-    by_row = [e for e in sorted(each, key=lambda e: -abs(e.activates))[:2] if e.activates and e not in by_rate]
+    by_rate = sorted(each, key=lambda e: -max(abs(e.bandwidth), abs(e.latency or 0)))[:count]
+    by_row = [e for e in sorted(each, key=lambda e: -abs(e.activates or 0))[:2] if e.activates and e not in by_rate]
     return [
-        (e.model, e.case, f"{e.bandwidth:+.2%}", f"{e.latency:+.2%}" if e.latency else "",
-         f"{e.activates:+.2%}" if e.activates else "", e.cause)
+        (e.model, e.case, _percent(e.bandwidth), _percent(e.latency), _percent(e.activates), e.cause)
         for e in (*by_rate, *by_row)
-    ]  # fmt: skip
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{round(value, 12):+.2%}"
 
 
 def main() -> None:
