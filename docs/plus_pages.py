@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from docs.markdown import table
-from sw_model.papers.programs import PLUS_CONTEXTS, STAGES, Point, formula_cost, program_cycles
+from sw_model.papers.programs import PLUS_CONTEXTS, PLUS_POINTS, formula_cost, program_cycles
 from sw_model.request import Request
 from sw_model.result import Result
 from sw_model.systems import System, load_system
@@ -151,16 +151,15 @@ def plus() -> Iterator[str]:
     yield "## Programs"
     yield (
         "The decoder layers and the LM head without the vision tower, in ms: the closed formula of the machine of the "
-        "programs, and the cycle model on the compiled programs. Empty: not recorded "
+        "programs, and the cycle model on the compiled programs; steps a second of the programs. Empty: not recorded "
         "(`python -m tests.sw_model.papers.bench_programs`)."
     )
     rows = []
-    for machine in ("vrex8", "vrex8-plus"):
-        for stage in STAGES:
-            for past in PLUS_CONTEXTS:
-                point = Point(machine, stage, past)
-                cycles, core = program_cycles(point), load_system(machine).core
-                assert core
-                program = "" if cycles is None else f"{cycles / core.clock_mhz / 1e3:.1f}"
-                rows.append((machine, stage, f"{past:,}", f"{formula_cost(point).total_s * 1e3:.1f}", program))
-    yield table(("machine", "step", "tokens", "formula", "program"), rows)
+    for point in PLUS_POINTS:
+        cycles, core = program_cycles(point), load_system(point.system).core
+        assert core
+        formula_ms = formula_cost(point).total_s * 1e3
+        row = (point.system, point.stage, f"{point.past:,}", f"{formula_ms:.1f}")
+        program_ms = None if cycles is None else cycles / core.clock_mhz / 1e3
+        rows.append((*row, *(("", "") if program_ms is None else (f"{program_ms:.1f}", f"{1e3 / program_ms:.2f}"))))
+    yield table(("machine", "step", "tokens", "formula (ms)", "program (ms)", "steps a second"), rows)

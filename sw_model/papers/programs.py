@@ -94,9 +94,10 @@ POINTS = [Point(system, stage, past) for system in SYSTEMS for stage in STAGES f
 TABLE_POINTS = [
     Point("vrex8", stage, past, policy) for past in TABLE_CONTEXTS for policy in PROGRAMS for stage in STAGES
 ]
-# a machine with the formats of its system; its vision tower is that of the published one
+# the published machine and the one with four bits, whose vision tower is the same
+PLUS_SYSTEMS = ("vrex8", "vrex8-plus")
 PLUS_CONTEXTS = (1000, 10000, 40000, 200000, 700000)
-PLUS_POINTS = [Point("vrex8-plus", stage, past) for stage in STAGES for past in PLUS_CONTEXTS]
+PLUS_POINTS = [Point(system, stage, past) for system in PLUS_SYSTEMS for stage in STAGES for past in PLUS_CONTEXTS]
 TOWERS = [Point(system, "vision") for system in SYSTEMS]
 
 
