@@ -1,4 +1,4 @@
-"""Execution of the compiled processes, and the calls of the DRAM model that they ask for."""
+"""Runs the compiled processes and calls the compiled DRAM model for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Processes:
 
 
 def native_memory(timing: DramTiming) -> tuple[Any, ...]:
-    """Arrays of a DRAM model, which the calls of it change."""
+    """State arrays of a DRAM model, which the compiled calls modify; its pool gets at least `POOL` bursts."""
     free = len(timing.pool[-2])
     if free < POOL:
         timing.pool = k.larger_pool(timing.pool, POOL)
