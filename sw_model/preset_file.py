@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from util.files import read_text
 
 PRESETS = Path(__file__).parent / "presets"
+SMALLEST, LARGEST = 1e-15, 1e15  # of a number other than zero
 T = TypeVar("T")
 
 
@@ -84,7 +85,7 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def positive(name: str, value: Any, where: str, *, zero: bool = False, whole: bool = False) -> None:
-    """Raise ValueError unless `value` is a finite number above zero.
+    """Raise ValueError unless `value` is a number above zero, from SMALLEST to LARGEST, so that products are finite.
 
     zero   zero is valid too
     whole  only whole numbers are valid
@@ -93,5 +94,7 @@ def positive(name: str, value: Any, where: str, *, zero: bool = False, whole: bo
         raise ValueError(f"{where}: {name} must be a finite number, got {value!r}")
     if value < 0 or (value == 0 and not zero):
         raise ValueError(f"{where}: {name} must be {'at least 0' if zero else 'positive'}, got {value!r}")
+    if value and not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"{where}: {name} must be between {SMALLEST:g} and {LARGEST:g}, got {value!r}")
     if whole and not isinstance(value, int):
         raise ValueError(f"{where}: {name} must be a whole number, got {value!r}")

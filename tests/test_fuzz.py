@@ -371,6 +371,7 @@ KNOWN_DAMAGE = [
     ("mkv", "Lavf", "La\xc3(", None),
     ("system", "name =", f"name = {DEEP}", "is not TOML"),
     ("system", "mhz = { value = 800", 'mhz = { value = "8"', r"core\.clock_mhz must be a finite number, got '8'"),
+    ("system", "mhz = { value = 800", "mhz = { value = 1e308", r"core\.clock_mhz must be between 1e-15 and 1e\+15"),
     ("system", "clock_mhz = { value = 800", "wtu_lanes = { value = 12", r"core\.clock_mhz is missing"),
     ("system", "[core]", "[core]\ncores = { value = true, source = 's' }", r"core\.cores"),
     (

@@ -64,8 +64,8 @@ RUNNABLE = [page for page in PAGES if any(block.runs for block in blocks(page))]
 def clone(tmp_path):
     """A copy of the repository that uses the caches of this one, and its environment.
 
-    Among them is the code that numba has compiled, which it keeps beside the sources: the DRAM model compiles for half
-    a minute. numba accepts a copy whose times are those of the original.
+    Among them is the code that numba has compiled, in the folders of the sources: the DRAM model compiles for half a
+    minute. numba accepts a copy whose times are those of the original.
     """
     unfinished = shutil.ignore_patterns("*.part", "*.tmp.*", "*.pyc*")
     for folder in FOLDERS:

@@ -73,9 +73,11 @@ def gate(module, rng):
 
 
 def wires(module, rng):
-    """Exchange the data of two registers."""
-    cells = [c for _, c in sorted(module["cells"].items()) if c["type"] == "DFF_X1"]
-    one, two = (cells[k]["connections"] for k in rng.choice(len(cells), 2, replace=False))
+    """Exchange the data of two registers; those of a column of a memory have the same data."""
+    pins = [c["connections"] for _, c in sorted(module["cells"].items()) if c["type"] == "DFF_X1"]
+    one = pins[rng.integers(len(pins))]
+    others = [each for each in pins if each["D"] != one["D"]]
+    two = others[rng.integers(len(others))]
     one["D"], two["D"] = two["D"], one["D"]
 
 

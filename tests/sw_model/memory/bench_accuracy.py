@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from sw_model.memory.dram import pattern, replay
-from sw_model.memory.live_drive import DriveTiming
 from sw_model.memory.pcie import PcieLink, transfer
 from sw_model.memory.spec import load_memory, memory_names
 from sw_model.memory.ssd import addresses, load_ssd, read
-from tests.sw_model.memory import test_dram, test_live, test_pcie, test_ssd
+from tests.sw_model.memory import test_dram, test_live, test_live_drive, test_pcie, test_ssd
 from util.text import table
 
 HBM2E = json.loads((Path(__file__).parent / "data" / "hbm2e.json").read_text())["tests"]
@@ -151,19 +150,13 @@ def live_drive_errors() -> Iterator[Error]:
         test_ssd.DRIVES.values(), (False, True), (1, 8), (1, 16, 64, 256)
     ):
         ssd = replace(load_ssd(name), link_gbps=1e6)
-        size, timing, now = pages * ssd.page_bytes, DriveTiming(ssd), 0.0
-        requests, issued, latency = iter(addresses(ssd, size, count, random=random).tolist()), {}, []
-        while len(latency) < count:
-            for address in itertools.islice(requests, outstanding - len(issued)):
-                issued[timing.arrive(now, address, size)] = now
-            now = timing.next_event()
-            timing.advance(now)
-            latency += [timing.ends[number] - issued.pop(number) for number in timing.ends]
-            timing.ends.clear()
+        size = pages * ssd.page_bytes
+        requests = addresses(ssd, size, count, random=random).tolist()
+        latency, end = test_live_drive.drive_loop(ssd, requests, size, outstanding)
         want = read(ssd, size, count, outstanding, random=random)
         errors = (
-            count * size / now / want.bandwidth_gbps - 1,
-            np.mean(latency) / np.mean(want.latency_us) / 1e3 - 1,
+            count * size / end / want.bandwidth_gbps - 1,
+            latency.mean() / want.latency_us.mean() / 1e3 - 1,
         )
         kind = f"{'random' if random else 'sequential'} reads, {outstanding} in flight"
         cause = "the same steps of the flash"
