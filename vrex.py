@@ -69,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
     from hw.yosys import ToolError
     from sim.bench.build import SimulatorError
+    from util.c_library import CompilerError
 
     warnings.simplefilter("ignore", UnusedElaboratable)  # some units are built only to read their formulas
     console = Console()
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         print("vrex: interrupted; no partial files remain", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, ArithmeticError, MemoryError, OSError, ToolError, SimulatorError) as error:
+    except (ValueError, ArithmeticError, MemoryError, OSError, ToolError, SimulatorError, CompilerError) as error:
         console.close()
         if args.debug:
             raise

@@ -60,7 +60,7 @@ def cycle_model() -> Iterator[str]:
     )
     yield (
         "Why steps of `budget` and of several streams have errors above 3 %: LPDDR5 refreshes all banks for 224 of "
-        "every 3,125 cycles. A step that ends near the begin of a refresh waits for it in the simulation or in the "
+        "every 3,125 cycles. A step that ends near the start of a refresh waits for it in the simulation or in the "
         "model only. The cases without refresh are otherwise equal to them."
     )
     yield table(

@@ -15,6 +15,7 @@ import pytest
 import vrex
 from sim.formal import claims as formal_claims
 from sim.formal.specifications.common import Fifo, QueueSpec
+from sw_model.cycles.machine import compiled
 from sw_model.media import clip
 from tests.browser import browser
 
@@ -127,6 +128,15 @@ def test_synth_reports_and_compares(capsys, tmp_path):
     arguments = (*arguments[:-1], tmp_path / "second", "--against", tmp_path / "first" / "synth.json")
     status, out, _ = run(capsys, *arguments)
     assert status == 0 and "+0.00%" in out and (tmp_path / "second" / "index.html").exists()
+
+
+def test_missing_c_compiler(capsys, tmp_path, monkeypatch):
+    """The cycle model needs one. Compiled code of earlier runs is in another folder."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr("sw_model.cycles.native.__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr("cli.rtl.run", lambda *_, **__: compiled.__wrapped__())
+    line = error_line(capsys, "model", "--rtl", "tiny")
+    assert "C compiler no-such-compiler is not installed (Debian: apt install gcc)" in line
 
 
 def test_killed_tool_leaves_no_report(capsys, tmp_path, monkeypatch):

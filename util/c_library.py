@@ -15,13 +15,17 @@ from pathlib import Path
 FLAGS = ("-std=c99", "-O2", "-fwrapv", "-fPIC", "-shared")
 
 
+class CompilerError(RuntimeError):
+    """There is no C compiler, or it refuses the code."""
+
+
 def c_library(source: str, folder: Path) -> ctypes.CDLL:
     """Load the library of C code, which is compiled once and kept in `folder`.
 
     The file is named after the source, the compiler and the machine. If the folder is not writable, every process
     compiles for itself. The compiler is that of the environment variable CC, or `cc`.
 
-    Raises RuntimeError if there is no compiler or if it refuses the code.
+    Raises CompilerError.
     """
     compiler = os.environ.get("CC") or "cc"
     parts = [compiler, *FLAGS, sys.platform, platform.machine(), source]
@@ -48,7 +52,7 @@ def _compile(compiler: str, source: str, path: Path) -> None:
         done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     except OSError:
         message = f"C compiler {compiler} is not installed (Debian: apt install gcc); CC names another one"
-        raise RuntimeError(message) from None
+        raise CompilerError(message) from None
     if done.returncode:
         error = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-        raise RuntimeError(f"C compiler {compiler} failed: {error}")
+        raise CompilerError(f"C compiler {compiler} failed: {error}")

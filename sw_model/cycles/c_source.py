@@ -30,8 +30,6 @@ PREFIX: dict[type, str] = {ast.USub: "-", ast.Invert: "~", ast.Not: "!", ast.UAd
 
 def c_expression(node: ast.expr) -> str:
     """C expression. Raises TypeError for what has no translation."""
-    if not any(isinstance(part, ast.Name | ast.Call | ast.Constant) for part in ast.walk(node)):
-        raise _refused(node)
     if not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node)):
         return _constant(node)
     match node:

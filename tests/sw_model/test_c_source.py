@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from sw_model.cycles import c_source
-from util.c_library import c_library
+from util.c_library import CompilerError, c_library
 
 EXPRESSIONS = [
     "a // b", "a % b", "-a // b", "a % 8", "a // 8", "a - b * c", "a << 3", "a >> 2", "a & b | c ^ ~a", "abs(a)",
@@ -111,12 +111,12 @@ def test_folder_that_is_not_writable(tmp_path):
 @pytest.mark.parametrize("compiler", ["no-such-compiler -O1", __file__])
 def test_no_compiler(tmp_path, monkeypatch, compiler):
     monkeypatch.setenv("CC", compiler)
-    with pytest.raises(RuntimeError, match=f"C compiler {compiler} is not installed"):
+    with pytest.raises(CompilerError, match=f"C compiler {compiler} is not installed"):
         library(["return a;"], tmp_path)
 
 
 def test_refused_code(tmp_path, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(RuntimeError, match=r"C compiler cc failed: .*error"):
+    with pytest.raises(CompilerError, match=r"C compiler cc failed: .*error"):
         library(["return unknown;"], tmp_path)
     assert not list(tmp_path.iterdir())
