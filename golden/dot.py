@@ -39,25 +39,27 @@ def dot(a: np.ndarray, b: np.ndarray, align_bits: int = 24) -> np.ndarray:
     width = checks.integer("align_bits", align_bits, *ALIGN_BITS)
     a, b = bf16.codes("a", a), bf16.codes("b", b)
     try:
-        a, b = np.broadcast_arrays(a, b)
+        shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError as error:
         raise ValueError(f"a and b must have shapes that broadcast, got {a.shape} and {b.shape}") from error
-    if a.ndim == 0 or a.shape[-1] == 0:
-        raise ValueError(f"a and b must have a last axis of at least 1, got shape {a.shape}")
+    if not shape or shape[-1] == 0:
+        raise ValueError(f"a and b must have a last axis of at least 1, got shape {shape}")
+    a, b = np.atleast_1d(a), np.atleast_1d(b)
     exponent_a, exponent_b = (x.astype(np.int32) >> 7 & 0xFF for x in (a, b))
     fraction_a, fraction_b = (x.astype(np.int32) & 0x7F for x in (a, b))
-    negative = (a ^ b) >> 15 == 1
     zero_a, zero_b = exponent_a == 0, exponent_b == 0  # subnormals are zero
-    zero = zero_a | zero_b
-    key = np.where(zero, 0, exponent_a + exponent_b)
-    product = np.where(zero, 0, (128 + fraction_a) * (128 + fraction_b))
+    negative = a >> 15 != b >> 15
+    key = np.where(zero_a | zero_b, 0, exponent_a + exponent_b)
+    product = np.where(zero_a, 0, 128 + fraction_a) * np.where(zero_b, 0, 128 + fraction_b)
     top = key.max(axis=-1)
     aligned = product << (width - 16) >> np.minimum(top[..., None] - key, 31)
     total = np.where(negative, -aligned, aligned).sum(axis=-1, dtype=np.int64)
     with np.errstate(over="ignore"):
-        code = bf16.encode(np.ldexp(total.astype(np.float64), top - 252 - width), FP32).astype(np.int64)
+        code = bf16.encode(np.ldexp(total.astype(np.float64), top - 252 - width), FP32)
 
     special_a, special_b = exponent_a == bf16.EXPONENT_MAX, exponent_b == bf16.EXPONENT_MAX
+    if not special_a.any() and not special_b.any():
+        return code
     is_nan = (special_a & (fraction_a != 0)) | (special_b & (fraction_b != 0))
     infinite = special_a | special_b
     invalid = is_nan | (special_a & zero_b) | (special_b & zero_a)

@@ -96,10 +96,11 @@ def exponentials(scores: np.ndarray, head_dim: int) -> np.ndarray:
     """exp((S - max) / sqrt(head_dim)): BF16 bit patterns of a row of FP32 scores (n,)."""
     if bf16.codes("scores", scores, FP32).ndim != 1 or not len(scores):
         raise ValueError(f"scores must have shape (n,), n at least 1, got {np.shape(scores)}")
-    top = scores[0]
-    for score in scores[1:]:
-        top = maximum(top, score)
-    return exp.exp(scores, top, exp.scale(head_dim))
+    top = scores
+    while len(top) > 1:  # a number may take part twice
+        half = (len(top) + 1) // 2
+        top = maximum(top[:half], top[-half:])
+    return exp.exp(scores, top[0], exp.scale(head_dim))
 
 
 def softmax(scores: np.ndarray, head_dim: int, lanes: int) -> np.ndarray:

@@ -137,6 +137,7 @@ def load_bytes_per_s(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)  # equal layers
 def weights_s(
     system: System,
     vectors: int,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 # Delay of a slow process over that of a typical one: FO4 of 500 and 360 ps per um of gate length (Ho, Mai, Horowitz,
 # The Future of Wires, Proceedings of the IEEE 89, 2001). Every delay of the predictive library is proportional to FO4.
@@ -114,25 +115,33 @@ class Technology:
         gate voltage, the lower ones stay below saturation. Less than `height`, since a device below saturation drops
         little voltage.
         """
-        full = self.voltage_v - self.threshold_v
-
-        def top_current(current: float) -> float:
-            """Largest current of the top device when `current` flows through the devices below it."""
-            dropped = 0.0
-            for _ in range(height - 1):
-                drive = max(0.0, (full - dropped) / full)
-                share = min(1.0, current / drive**self.alpha) if drive else 1.0
-                saturation = self.saturation_ratio * self.voltage_v * drive ** (self.alpha / 2)
-                dropped += saturation * (1 - math.sqrt(1 - share))
-            return max(0.0, (full - dropped) / full) ** self.alpha
-
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if top_current(middle) > middle else (low, middle)
-        return 1 / high
+        return _stack_resistance(self.voltage_v, self.threshold_v, self.saturation_ratio, self.alpha, height)
 
     def leakage_nw(self, fingers: float, stack: int = 1) -> float:
         """Leakage of `fingers` off devices, in series stacks of `stack`."""
         amperes = fingers * self.device_width_um * self.off_na_per_um * 1e-9 * self.stack_leakage ** (stack > 1)
         return amperes * self.voltage_v * 1e9
+
+
+@cache  # a library asks for the same few stacks thousands of times
+def _stack_resistance(
+    voltage_v: float, threshold_v: float, saturation_ratio: float, alpha: float, height: int
+) -> float:
+    """As `Technology.stack_resistance`."""
+    full = voltage_v - threshold_v
+
+    def top_current(current: float) -> float:
+        """Largest current of the top device when `current` flows through the devices below it."""
+        dropped = 0.0
+        for _ in range(height - 1):
+            drive = max(0.0, (full - dropped) / full)
+            share = min(1.0, current / drive**alpha) if drive else 1.0
+            saturation = saturation_ratio * voltage_v * drive ** (alpha / 2)
+            dropped += saturation * (1 - math.sqrt(1 - share))
+        return max(0.0, (full - dropped) / full) ** alpha
+
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if top_current(middle) > middle else (low, middle)
+    return 1 / high

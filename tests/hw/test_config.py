@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from hw.config import PRESETS, Config
+from hw.core.processor import Processor
 from hw.emit import to_rtlil
 from hw.registry import UNITS
 
@@ -45,14 +46,14 @@ CHANGES = {
     "cluster_bits": (12, "hcu"),
     "count_bits": (12, "hcu"),
     "kv_bits": (4, "kvmu"),
-    "weight_bits": (4, "core"),
+    "weight_bits": (4, "load_unit"),
 }
 
 
 @cache  # the RTL at TINY serves many fields
 def rtl(unit, config):
-    """Ports and RTL of `unit`; only the ports of `multicore`, whose RTL takes 10 s."""
-    component = UNITS[unit].build(config)
+    """Ports and RTL of `unit`, or of the core's load unit; only the ports of `multicore`, whose RTL takes 10 s."""
+    component = Processor(config).load_unit if unit == "load_unit" else UNITS[unit].build(config)
     return component.signature, "" if unit == "multicore" else to_rtlil(component, unit)
 
 

@@ -4,6 +4,8 @@ A renamed line or signal makes its reason ineffective. A coverage campaign repor
 """
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 
@@ -32,30 +34,35 @@ def source_lines(where: str) -> list[str]:
 
 
 @cache
-def signals() -> set[tuple[str, str]]:
-    """(file, `signal[bit] edge`) of every signal: of a multi-core at tiny, which has all units except one design of the
-    WTU, and of the units that elaborate quickly at paper."""
+def signals() -> dict[str, set[str]]:
+    """Texts `signal[bit] edge` of every signal, by file: of a multi-core at tiny, which has all units except one design
+    of the WTU, and of the units that elaborate quickly at paper."""
     tiny, paper = Config.preset("tiny"), Config.preset("paper")
     builds = [(UNITS[name], tiny) for name in ("multicore", "wtu_sweep")]
     builds += [(UNITS[name], paper) for name in ("hcu", "kvmu", "operand_memory")]
     builds.append((UNITS["hcu"], tiny.replace(hcu_accumulators=4)))
-    texts = set()
+    texts = defaultdict(set)
     for unit, config in builds:
         for file, width, name in WIRE.findall(to_rtlil(unit.build(config), unit.name, locations=True)):
             where = file.split("site-packages/")[-1].removeprefix(f"{ROOT}/")
             bits = [f"[{k}]" for k in range(int(width))] if width else [""]
-            texts |= {(where, f"{name}{bit} {edge}") for bit in bits for edge in ("0->1", "1->0")}
+            texts[where] |= {f"{name}{bit} {edge}" for bit in bits for edge in ("0->1", "1->0")}
     return texts
 
 
-def candidates(reason):
+@cache
+def bins() -> dict[str, list[str]]:
+    return {unit: list(cover.all()) for unit, cover in covers().items()}
+
+
+def candidates(reason) -> Iterator[str]:
     if reason.kind == "python":
-        return source_lines(reason.where)
-    if reason.kind == "verilog":
-        return [f"{line} -> {arm}" for line in source_lines(reason.where) for arm in ARMS]
-    if reason.kind == "toggle":
-        return [text for file, text in signals() if fnmatch(file, reason.where)]
-    return [bin for unit, cover in covers().items() if fnmatch(unit, reason.where) for bin in cover.all()]
+        yield from source_lines(reason.where)
+    elif reason.kind == "verilog":
+        yield from (f"{line} -> {arm}" for line in source_lines(reason.where) for arm in ARMS)
+    else:
+        groups = signals() if reason.kind == "toggle" else bins()
+        yield from (text for where, texts in groups.items() if fnmatch(where, reason.where) for text in texts)
 
 
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: f"{reason.kind} {reason.where} {reason.what[:40]}")
