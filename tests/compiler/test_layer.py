@@ -409,18 +409,18 @@ def test_transfer_buffers_are_refilled_during_fetch(rng, seed):
 def test_writers_share_memory_fairly(rng, seed):
     """Table entries are written while the matrix engine always has a result to write."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=16)
-    results = {"m_blocks": 80, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 80}
+    results = {"m_blocks": 120, "k_blocks": 1, "vectors": 8, "first": 1, "last": 1, "stride": 120}
     code, instructions = bench.layer.vectors.addresses["hash"]
     codes = {"code": code, "instructions": instructions, "repeat": 8, "a_beats": bench.layer.hashes,
              "destination": Destination.CODES, "extra": 1}  # fmt: skip
     bench.begin()
-    multiply = Command("MULTIPLY", {**results, "out": bench.region.allocate(640)})
+    multiply = Command("MULTIPLY", {**results, "out": bench.region.allocate(960)})
     bench.run([multiply, Command("VECTOR", codes), Command("CLUSTER"), Command("END")])
     outcomes, record = bench.run_on.simulate(stall=0.5, seed=seed, timing={"device": FixedTiming()})
     assert all(outcome.done for outcome in outcomes)
     writers = [identity for write, identity, *_ in filter(None, record.traffic["device"]["requests"]) if write]
     order = [list(WRITE_ENGINES)[identity] for identity in writers]
-    assert order.count("matrix") == 640 and order.count("store") >= 16
+    assert order.count("matrix") == 960 and order.count("store") >= 16
     assert "store" not in order[-100:]
 
 
