@@ -179,7 +179,6 @@ class Core(wiring.Component):
         address = Signal.like(processor.fault.address)
         m.d.comb += [
             has_fault.eq(Value.cast(processor.fault.cause) != Cause.NONE),
-            file.set_events[DONE].eq(processor.done & ~has_fault),  # the last command can complete with a fault
             file.input_cause.eq(Value.cast(cause) | source << 4),
             file.input_fault_address.eq(address),
         ]
@@ -194,6 +193,8 @@ class Core(wiring.Component):
             with m.State("READY"):
                 m.d.comb += processor.start.eq(file.pulse_control[START] & ~processor.busy)
                 m.d.comb += processor.halt.eq(has_fault)
+                # the last command can complete with its fault, or in a cycle after it: then the program has failed
+                m.d.comb += file.set_events[DONE].eq(processor.done & ~has_fault)
                 with m.If(has_fault):
                     m.d.sync += [cause.eq(processor.fault.cause), address.eq(processor.fault.address)]
                     m.d.sync += source.eq(processor.source)

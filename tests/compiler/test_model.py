@@ -233,3 +233,15 @@ def test_absent_context_raises_fault(rng, seed):
     bench.check(failed=2, seed=seed)
     for outcome in bench.outcomes[:2]:  # OPEN is the last command, but the program is not done
         assert (outcome.cause, outcome.source, outcome.done) == (Cause.TABLE, ExecUnit.RETRIEVAL, False)
+
+
+def test_command_that_completes_after_its_fault_ends_no_program(rng, seed):
+    """FETCH without an open context is refused, and completes a cycle later; the program has failed and is not done."""
+    bench = LayerRun("tiny", rng, layers=2, hamming_threshold=4, max_resident_tokens=6)
+    bench.run([Command("FETCH"), Command("END")], clear=True)
+    for x in frames(bench, 2, 2):
+        bench.step(x)
+    bench.check(failed=1, seed=seed)
+    refused = bench.outcomes[0]
+    assert (refused.cause, refused.source) == (Cause.TABLE, ExecUnit.RETRIEVAL)
+    assert refused.failed and not refused.done
