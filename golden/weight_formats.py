@@ -29,7 +29,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from golden import bf16, kv_formats
@@ -269,8 +268,14 @@ class Fp8(WeightFormat):
     def _quantise(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         entries = bf16.encode(np.abs(x).max(axis=-1) / 448, FP32)
         scale = bf16.decode(entries, FP32)[..., None]
-        quotient = np.clip(x / np.where(scale > 0, scale, np.inf), -448, 448)
-        return quotient.astype(ml_dtypes.float8_e4m3fn).view(np.uint8), entries
+        quotient = x / np.where(scale > 0, scale, np.inf)
+        # `ml_dtypes` rounds float64 twice, first to float32
+        numbers = kv_formats.E4M3.numbers * 2.0**kv_formats.E4M3.unit
+        middles = (numbers[:-1] + numbers[1:]) / 2
+        below = np.searchsorted(middles, np.abs(quotient))
+        is_middle = np.searchsorted(middles, np.abs(quotient), side="right") > below
+        code = below + (is_middle & below % 2)  # even codes win ties
+        return (code | np.signbit(quotient) << 7).astype(np.uint8), entries
 
     def zero_codes(self, entries: np.ndarray) -> np.ndarray:
         return np.zeros(entries.shape, np.uint8)
