@@ -12,6 +12,7 @@ from golden.kvmu import Op
 from golden.reference_decoder import attention, causal, silu
 from golden.rope import rotate
 from hw.axi.ports import WORD_ADDRESS_BITS, Cause
+from hw.config import PRESETS
 from hw.core.core import TRACE
 from hw.core.isa import BY_NAME, COMMAND_BYTES, OPCODES, Command, Destination, ExecUnit, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
@@ -599,7 +600,8 @@ SHAPES = {  # sizes of a layer at `tiny`, which has 8 accumulators, 64 rows of a
 def test_layer_shapes(name, rng, seed):
     """Sizes that the operand memory, the accumulators or the vector memory do not hold at once."""
     sizes = SHAPES[name]
-    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=16)
+    resident = PRESETS["tiny"].page_frames - sizes.tokens  # if each token has a page of its own
+    bench = LayerRun("tiny", rng, sizes=sizes, hamming_threshold=4, max_resident_tokens=resident)
     for x in frames(bench, 3, sizes.tokens):
         bench.step(x)
     bench.step(bf16.encode(rng.standard_normal((1, sizes.hidden))))
