@@ -20,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--coverage", action="store_true", help="keep line and toggle coverage in build/sim/runs")
     parser.addoption("--gates", action="store_true", help="simulate mapped netlists instead of the RTL")
     parser.addoption("--unknown", action="store_true", help="start registers and memories with X (needs --sim icarus)")
+    parser.addoption("--torch-device", default="cpu", help="PyTorch device of the models in tests of the KV cache")
     parser.addoption("--heavy", action="store_true", help="also run the tests marked heavy")
 
 

@@ -29,11 +29,12 @@ MARK = "_vrex_layer"  # attribute of the keys that a `RetrievalCache` returns
 class Block(NamedTuple):
     """Keys and values of some KV heads: (H, S, d) each, for heads `heads`.
 
-    mask    bool (H or 1, rows, S), or None: all rows attend to all tokens
-    shifts  int64 (S,), change of the position of every key; None: none
+    heads   slice, or int64 (H,) on the device
+    mask    bool (H or 1, rows or 1, S), or None: all rows attend to all tokens
+    shifts  int64 (S,) or (H, S), change of the position of every key; None: none
     """
 
-    heads: slice
+    heads: slice | torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
     mask: torch.Tensor | None = None
@@ -84,28 +85,55 @@ def blocks(
             stop = start + block_tokens
             yield Block(slice(None), keys[:, start:stop], values[:, start:stop])
     tokens = selection.tokens
-    shared = selection.allowed is None and all(t is tokens[0] for t in tokens)
-    for h in range(1 if shared else len(tokens)):
-        ids, heads = tokens[h], slice(None) if shared else slice(h, h + 1)
-        contiguous = len(ids) > 0 and int(ids[-1]) - int(ids[0]) + 1 == len(ids)
-        for start in range(0, len(ids), block_tokens):
-            part = ids[start : start + block_tokens]
-            first, last = int(part[0]), int(part[-1]) + 1
-            if selection.keys is not None and selection.values is not None:
-                pair = (torch.from_numpy(np.asarray(x[part], np.float32)) for x in (selection.keys, selection.values))
-                keys, values = (x.to(device, dtype).transpose(0, 1)[heads] for x in pair)
-            else:
-                rows = store.gather(None if shared else h, first, last, None if contiguous else part)
-                rows = rows if shared else rows[:, None]  # (S, H, 2, d)
-                keys, values = rows[:, :, 0].transpose(0, 1), rows[:, :, 1].transpose(0, 1)
-            mask = None
-            if selection.allowed is not None:
-                # rows are ordered by token, then by query head; here by query head, then by token
-                allowed = np.ascontiguousarray(selection.allowed[h][:, start : start + block_tokens])
-                mask = torch.from_numpy(allowed).view(-1, group, len(part)).transpose(0, 1).reshape(1, -1, len(part))
-                mask = mask.to(device)
-            moved = None if shifts is None else shifts[h][start : start + block_tokens]
-            yield Block(heads, keys, values, mask, moved)
+    if selection.allowed is None and all(t is tokens[0] for t in tokens):
+        yield from _shared_blocks(store, selection, block_tokens, shifts)
+        return
+    lengths = np.array([len(t) for t in tokens])
+    for start in range(0, int(lengths.max(initial=0)), block_tokens):
+        heads = np.flatnonzero(lengths > start)
+        parts = [tokens[h][start : start + block_tokens] for h in heads]
+        sizes = lengths[heads].clip(max=start + block_tokens) - start
+        size = int(sizes.max())
+        ids = np.stack([np.pad(part, (0, size - len(part)), mode="edge") for part in parts])
+        if selection.keys is not None and selection.values is not None:
+            pair = (np.asarray(x[ids, heads[:, None]], np.float32) for x in (selection.keys, selection.values))
+            keys, values = (torch.from_numpy(x).to(device, dtype) for x in pair)
+        else:
+            keys, values = store.gather_heads(heads, ids).unbind(2)
+        mask = None
+        if selection.allowed is not None:
+            # rows are ordered by token, then by query head; here by query head, then by token
+            mask = np.zeros((len(heads), len(selection.allowed[0]), size), bool)
+            for i, h in enumerate(heads):
+                mask[i, :, : sizes[i]] = selection.allowed[h][:, start : start + size]
+            mask = mask.reshape(len(heads), -1, group, size).swapaxes(1, 2).reshape(len(heads), -1, size)
+        elif sizes.min() < size:
+            mask = (np.arange(size) < sizes[:, None])[:, None]
+        moved = None
+        if shifts is not None:
+            own = [shifts[h][start : start + block_tokens] for h in heads]
+            moved = np.stack([np.pad(part, (0, size - len(part))) for part in own])
+        mask_tensor = None if mask is None else torch.from_numpy(mask).to(device)
+        yield Block(torch.from_numpy(heads).to(device), keys, values, mask_tensor, moved)
+
+
+def _shared_blocks(
+    store: LayerStore, selection: Selection, block_tokens: int, shifts: list[np.ndarray] | None
+) -> Iterator[Block]:
+    """The past tokens, if all rows of all KV heads attend to the same ones."""
+    ids = selection.tokens[0]
+    contiguous = len(ids) > 0 and int(ids[-1]) - int(ids[0]) + 1 == len(ids)
+    for start in range(0, len(ids), block_tokens):
+        part = ids[start : start + block_tokens]
+        if selection.keys is not None and selection.values is not None:
+            pair = (torch.from_numpy(np.asarray(x[part], np.float32)) for x in (selection.keys, selection.values))
+            keys, values = (x.to(store.device, store.dtype).transpose(0, 1) for x in pair)
+        else:
+            rows = store.gather(int(part[0]), int(part[-1]) + 1, None if contiguous else part)  # (S, H, 2, d)
+            keys, values = rows[:, :, 0].transpose(0, 1), rows[:, :, 1].transpose(0, 1)
+        yield Block(
+            slice(None), keys, values, None, None if shifts is None else shifts[0][start : start + block_tokens]
+        )
 
 
 class Softmax:
@@ -118,8 +146,10 @@ class Softmax:
         self.total = torch.zeros_like(self.maximum)
         self.output = torch.zeros_like(self.queries)
 
-    def add(self, heads: slice, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> None:
-        """Add keys and values (H, S, d) of some KV heads; `mask` is bool (H or 1, R, S), None: all keys."""
+    def add(
+        self, heads: slice | torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+    ) -> None:
+        """Add keys and values (H, S, d) of some KV heads; `mask` is bool (H or 1, R or 1, S), None: all keys."""
         kind = self.queries.dtype
         scores = torch.matmul(self.queries[heads], keys.to(kind).transpose(1, 2))
         if mask is not None:

@@ -232,7 +232,7 @@ def compact_shifts(policy: Policy, layer: int, tokens: np.ndarray) -> tuple[np.n
 class RetrievalCache(Cache):
     """A cache with bounded device memory that retrieves past tokens by a policy.
 
-    model.generate(**inputs, past_key_values=RetrievalCache(policy="resv", device_tokens=4096))
+    model.generate(**inputs, cache=RetrievalCache(policy="resv", device_tokens=4096))
 
     The model needs `sdpa` attention, the default of transformers, or a call of `prepare(model)` before. One sequence;
     the positions count all tokens so far.
@@ -259,7 +259,7 @@ class RetrievalCache(Cache):
         policy: Any = "resv",
         *,
         device_tokens: int = 4096,
-        block_tokens: int = 1024,
+        block_tokens: int = 4096,
         options: Mapping[str, Any] | None = None,
         frame_tokens: int = 10,
         budget_frames: int | None = None,

@@ -175,22 +175,18 @@ class CompiledResvLayer(ResvLayer):
         """Clusters that the KV heads of one table select, heads `first` and following; rows (H, R, d)."""
         from sw_model.huggingface import tensor_kernels
 
-        index, wtu = self._table(first), self.config.wtu
+        index = self._table(first)
         table, heads = self.tables[index], range(first, first + len(rows))
         if not len(table):
             return [np.zeros(0, bool) for _ in heads]
         if index not in self._mirrors:
             self._mirrors[index] = tensor_kernels.DeviceMeans(device, len(rows))
-        score, doubtful = self._mirrors[index].dots(rows, self.means[index])
-        if doubtful:
-            return [self._selected_on_host(h, head_rows) for h, head_rows in zip(heads, rows, strict=True)]
+        means = self._mirrors[index].update(self.means[index])
         ratio = self.config.wics_ratio_q16
-        return list(
-            tensor_kernels.select_clusters(
-                score, tensor_kernels.upload(table.counts.astype(np.int64)[None], device), float(self._factor),
-                ratio, wtu.buckets, wtu.refine_levels,
-            ).any(dim=1).cpu().numpy()
-        )  # fmt: skip
+        selected = tensor_kernels.select(rows, means, table.counts, float(self._factor), ratio, self.config.wtu)
+        if selected is None:
+            return [self._selected_on_host(h, head_rows) for h, head_rows in zip(heads, rows, strict=True)]
+        return list(selected)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "device": None, "_mirrors": {}}

@@ -50,8 +50,8 @@ def frequencies(config: Any, head_dim: int) -> np.ndarray:
 
 
 def rotate(vectors: torch.Tensor, shifts: np.ndarray, frequency: np.ndarray) -> torch.Tensor:
-    """Vectors (..., S, d) rotated by `shifts` (S,) positions."""
-    angle = torch.from_numpy(np.asarray(shifts, np.float64)[:, None] * frequency)
+    """Vectors (..., S, d) rotated by `shifts` positions, (S,) or (..., S)."""
+    angle = torch.from_numpy(np.asarray(shifts, np.float64)[..., None] * frequency)
     kind = torch.promote_types(vectors.dtype, torch.float32)
     cos, sin = angle.cos().to(vectors.device, kind), angle.sin().to(vectors.device, kind)
     low, high = vectors.to(kind).chunk(2, dim=-1)

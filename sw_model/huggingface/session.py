@@ -117,7 +117,7 @@ class StreamingSession:
         inputs = {name: x.to(self.model.device) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
         before, self.cache.stage, self.cache.step_positions = self.cache.stage, stage, positions
         try:
-            output = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+            output = self.model(**inputs, cache=self.cache, use_cache=True, logits_to_keep=1)
         finally:
             self.cache.stage, self.cache.step_positions = before, None
         self.next_position = int(positions.max()) + 1

@@ -1,7 +1,8 @@
 """Keys and values of one layer: all tokens in host memory, the newest ones also in device memory.
 
 A row holds the key and the value of one token for all KV heads. Rows of the host are in normal memory, in pinned memory
-(for a CUDA device), or in a memory-mapped file. Rows of the device are a ring of fixed size.
+(for a CUDA device), or in a memory-mapped file. Rows of the device are a ring of fixed size. A CUDA device reads pinned
+memory itself: the selected rows cross the link without a copy on the host, and while the host continues.
 """
 
 from __future__ import annotations
@@ -15,6 +16,22 @@ import numpy as np
 import torch
 
 FIRST_ROWS = 1024  # rows of the first allocation on the host
+
+
+class _PinnedMemory:
+    """Pinned memory of the host as bytes of the CUDA device (CUDA array interface): both have one address space."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor  # must exist as long as the device reads it
+        pointer, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+
+
+def readable_from(device: torch.device, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of the host as a tensor that the device can read: a view of pinned memory, or the rows themselves."""
+    if device.type != "cuda" or not rows.is_pinned():
+        return rows
+    return torch.as_tensor(_PinnedMemory(rows), device=device).view(rows.dtype).view(rows.shape)
 
 
 class LayerStore:
@@ -39,6 +56,7 @@ class LayerStore:
         self.length = 0
         self.ring = torch.zeros((device_tokens, kv_heads, 2, head_dim), dtype=dtype, device=device)
         self._host = self._allocate(FIRST_ROWS)
+        self._source = readable_from(device, self._host)
 
     @property
     def first_resident(self) -> int:
@@ -63,12 +81,13 @@ class LayerStore:
     def extend(self, rows: torch.Tensor) -> None:
         """Add rows (T, Hkv, 2, d)."""
         start, end = self.length, self.length + len(rows)
+        new = rows.to(self._host.device)  # waits until the device has read all it was to read
         if end > len(self._host):
             host = self._allocate(max(end, 2 * len(self._host)))
             if self.file is None:
                 host[:start] = self._host[:start]
-            self._host = host
-        self._host[start:end] = rows.to(self._host.device)
+            self._host, self._source = host, readable_from(self.device, host)
+        self._host[start:end] = new
         self.length = end
         self._fill_ring(rows[max(0, len(rows) - len(self.ring)) :])
 
@@ -77,25 +96,44 @@ class LayerStore:
         self.length = length
         self._fill_ring(self._host[self.first_resident : length])
 
-    def gather(self, head: int | None, start: int, stop: int, tokens: np.ndarray | None) -> torch.Tensor:
-        """Rows of tokens on the device: (n, 2, d) of one KV head, or (n, Hkv, 2, d) of all.
+    def gather(self, start: int, stop: int, tokens: np.ndarray | None) -> torch.Tensor:
+        """Rows (n, Hkv, 2, d) of tokens on the device.
 
         tokens  int64, ascending; None: the tokens from `start` to `stop` - 1
         """
-        first = self.first_resident
-        host, ring = (self._host, self.ring) if head is None else (self._host[:, head], self.ring[:, head])
+        first, source = self.first_resident, self._source
         if tokens is None:
             split = min(max(first, start), stop)
-            old = host[start:split]
+            old = source[start:split]
             slots = torch.arange(split, stop, device=self.device) % max(1, len(self.ring))
         else:
             split = int(np.searchsorted(tokens, first))
-            old = host.index_select(0, torch.from_numpy(tokens[:split]))
+            old = source.index_select(0, torch.from_numpy(tokens[:split]).to(source.device))
             slots = torch.from_numpy(tokens[split:] % max(1, len(self.ring))).to(self.device)
-        if not len(old):
-            return ring.index_select(0, slots)
-        old = old.to(self.device)
-        return torch.cat([old, ring.index_select(0, slots)]) if len(slots) else old
+        newest = self.ring.index_select(0, slots)
+        return torch.cat([old.to(self.device), newest]) if len(old) else newest
+
+    def gather_heads(self, heads: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
+        """Rows (h, n, 2, d) of some KV heads on the device.
+
+        heads   int64 (h,)
+        tokens  int64 (h, n), ascending in every row
+        """
+        resident = (tokens >= self.first_resident).ravel()
+        slots = np.where(tokens >= self.first_resident, tokens % max(1, len(self.ring)), tokens)
+        rows = (slots * self.kv_heads + heads[:, None]).ravel()
+        shape = (*tokens.shape, 2, self.head_dim)
+        parts = []
+        for memory, wanted in ((self._source, ~resident), (self.ring, resident)):
+            if wanted.any():
+                index = torch.from_numpy(rows[wanted]).to(memory.device)
+                parts.append((wanted, memory.view(-1, 2, self.head_dim).index_select(0, index).to(self.device)))
+        if len(parts) == 1:
+            return parts[0][1].view(shape)
+        result = torch.empty((tokens.size, 2, self.head_dim), dtype=self.dtype, device=self.device)
+        for wanted, found in parts:
+            result.index_copy_(0, torch.from_numpy(np.flatnonzero(wanted)).to(self.device), found)
+        return result.view(shape)
 
     def read(self, index: Any, value: bool) -> np.ndarray:
         """Keys or values of tokens as float32 rounded to BF16: `index` is a slice or an array of tokens."""

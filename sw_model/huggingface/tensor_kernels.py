@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from golden import bf16, exp
-from golden.wicsum import INDEX_BITS
+from golden.wicsum import INDEX_BITS, WtuConfig
 from sw_model.huggingface.kernels import EXACT_SPREAD, ONE
 from sw_model.huggingface.means import CompiledMeans
+
+WORK_SCORES = 1 << 18  # scores of one pass: those of longer steps and more clusters need several
 
 
 @cache
@@ -56,8 +58,8 @@ class DeviceMeans:
         self.rows = torch.zeros((0, 0), dtype=torch.bfloat16, device=device)
         self.step = 0  # last step of the means that the copy contains
 
-    def dots(self, rows: np.ndarray, means: CompiledMeans) -> tuple[torch.Tensor, bool]:
-        """Scores float32 (H, R, C) of rows (H, R, d); True if any of them can differ from the exact sum, rounded."""
+    def update(self, means: CompiledMeans) -> torch.Tensor:
+        """The mean keys of all clusters, float64 (H, C, d)."""
         vectors = means.means
         if len(vectors) > len(self.rows):
             size = max(64, 2 * len(vectors))
@@ -67,12 +69,10 @@ class DeviceMeans:
         self.step = means.steps
         # a BF16 number is exact in float32
         self.rows[upload(changed, self.device)] = upload(vectors[changed].astype(np.float32), self.device).bfloat16()
-        columns = self.rows[: len(vectors)].double().view(len(vectors), self.heads, -1).transpose(0, 1)
-        scores, doubtful = dots(upload(rows, self.device), columns)
-        return scores, bool(doubtful.any())
+        return self.rows[: len(vectors)].double().view(len(vectors), self.heads, -1).transpose(0, 1)
 
 
-def upload(array: np.ndarray, device: str) -> torch.Tensor:
+def upload(array: np.ndarray, device: str | torch.device) -> torch.Tensor:
     """An array on a device."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
@@ -120,3 +120,22 @@ def select_clusters(
         bound = torch.where(active, torch.maximum(bound, top - (1 << shift) + 1), bound)
         active = active & (shift > 0)
     return keys >= bound[:, :, None]
+
+
+def select(
+    rows: np.ndarray, means: torch.Tensor, counts: np.ndarray, factor: float, wics_ratio_q16: int, wtu: WtuConfig
+) -> np.ndarray | None:
+    """Clusters that any row of each KV head selects, bool (H, C); None if the rounding of a score is in doubt.
+
+    rows    float64 (H, R, d) of BF16 numbers; `means` of `DeviceMeans.update`
+    counts  tokens of each cluster; the other arguments are those of `select_clusters`
+    """
+    heads, clusters = means.shape[:2]
+    queries, tokens = upload(rows, means.device), upload(counts.astype(np.int64)[None], means.device)
+    selected = torch.zeros((heads, clusters), dtype=torch.bool, device=means.device)
+    doubt = torch.zeros((), dtype=torch.bool, device=means.device)
+    for part in queries.split(max(1, WORK_SCORES // (heads * clusters)), dim=1):
+        scores, doubtful = dots(part, means)
+        doubt |= doubtful.any()
+        selected |= select_clusters(scores, tokens, factor, wics_ratio_q16, wtu.buckets, wtu.refine_levels).any(dim=1)
+    return None if bool(doubt) else selected.cpu().numpy()

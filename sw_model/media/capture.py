@@ -270,7 +270,7 @@ def run(
             next_position = int(position_ids.max()) + 1
             inputs = {**call.inputs, "position_ids": position_ids.to(model.device)}
             inputs = {name: value.to(model.device) for name, value in inputs.items()}
-            logits = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            logits = model(**inputs, cache=cache, use_cache=True, logits_to_keep=1).logits
             writer.append(recorder.chunk(call.stage))
             done += 1
             progress("chunks", done, 0)

@@ -1,8 +1,9 @@
 """Memory and time of a long synthetic stream with the retrieval cache.
 
-Run by hand: python -m tests.sw_model.huggingface.bench_stream [--hours 1] [--policy resv] [--session FOLDER] [--json].
-A small decoder with random weights reads two frames of ten tokens per second and answers a question every minute. With
---session the state is saved every five minutes, and a run that was killed continues from there.
+Run by hand: python -m tests.sw_model.huggingface.bench_stream [--hours 1] [--policy resv] [--device cpu]
+[--session FOLDER] [--json]. A small decoder with random weights reads two frames of ten tokens per second and answers a
+question every minute. With --session the state is saved every five minutes, and a run that was killed continues from
+there.
 """
 
 import argparse
@@ -34,6 +35,11 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def allocated_bytes(device: torch.device) -> int:
+    """Largest memory of a GPU that this process had in use so far: weights, keys and values, all work of a step."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
 def make_model(sharpness: float) -> LlamaForCausalLM:
     """A decoder with random weights; `sharpness` is a factor of its query weights."""
     torch.manual_seed(0)
@@ -61,7 +67,8 @@ def stream(session: StreamingSession, minutes: int) -> Iterator[dict[str, Any]]:
         figures = session.cache.statistics()
         yield {
             "minute": minute, **figures, "block_bytes": session.cache.block_bytes,
-            "resident_bytes": resident_bytes(), "frame_ms": frame_ms, "answer": answer.tokens,
+            "resident_bytes": resident_bytes(), "allocated_bytes": allocated_bytes(session.model.device),
+            "frame_ms": frame_ms, "answer": answer.tokens,
         }  # fmt: skip
 
 
@@ -71,18 +78,19 @@ def main() -> None:
     parser.add_argument("--policy", default="resv")
     parser.add_argument("--device-tokens", type=int, default=4096)
     parser.add_argument("--sharpness", type=float, default=40.0, help="factor of the random query weights")
+    parser.add_argument("--device", default="cpu", help="PyTorch device of the model")
     parser.add_argument("--session", type=Path, help="folder of the saved state")
     parser.add_argument("--json", action="store_true", help="one line of JSON for every minute")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model = make_model(args.sharpness)
+    model = make_model(args.sharpness).to(args.device)
     if args.session is not None and args.session.exists():
         session = StreamingSession.resume(model, args.session)
     else:
         session = StreamingSession(model, policy=args.policy, device_tokens=args.device_tokens)
     minutes = max(1, round(args.hours * 60))
     if not args.json:
-        print("minute  tokens  device MB  host MB  retrieved %  frame ms")
+        print("minute  tokens  device MB  allocated MB  host MB  retrieved %  frame ms")
     for row in stream(session, minutes):
         if args.session is not None and row["minute"] % SAVE_MINUTES == 0:
             session.save(args.session)
@@ -91,7 +99,8 @@ def main() -> None:
         elif row["minute"] % max(1, minutes // 12) == 0:
             print(
                 f"{row['minute']:6d} {row['tokens']:7d} {row['device_bytes'] / 1e6:10.2f} "
-                f"{row['host_bytes'] / 1e6:8.2f} {100 * row['ratio']:12.1f} {row['frame_ms']:9.1f}",
+                f"{row['allocated_bytes'] / 1e6:13.2f} {row['host_bytes'] / 1e6:8.2f} {100 * row['ratio']:12.1f} "
+                f"{row['frame_ms']:9.1f}",
                 flush=True,
             )
 

@@ -34,7 +34,14 @@ def torch():
 
 
 @pytest.fixture
-def make_model(torch, seed):
+def device(request, torch):
+    """Device of the models (`--torch-device`)."""
+    torch.backends.cudnn.allow_tf32 = False  # full float32, as on the processor
+    return torch.device(request.config.getoption("--torch-device"))
+
+
+@pytest.fixture
+def make_model(torch, device, seed):
     """Function that makes a decoder of a family, `sdpa` attention, random weights."""
     import transformers
 
@@ -46,13 +53,13 @@ def make_model(torch, seed):
     def make(family="llama", **sizes):
         config, model = classes[family]
         torch.manual_seed(seed)
-        return model(config(**{**SIZES, **sizes})).eval()
+        return model(config(**{**SIZES, **sizes})).eval().to(device)
 
     return make
 
 
 @pytest.fixture
-def make_qwen(torch, seed):
+def make_qwen(torch, device, seed):
     """Function that makes a tiny Qwen2.5-VL: M-RoPE over sections of 2, 3 and 3 pairs; arguments change its decoder."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -67,7 +74,7 @@ def make_qwen(torch, seed):
         torch.manual_seed(seed)
         text = {**TEXT, "rope_parameters": rope, **sizes}
         config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **special)
-        return Qwen2_5_VLForConditionalGeneration(config).eval()
+        return Qwen2_5_VLForConditionalGeneration(config).eval().to(device)
 
     return make
 

@@ -39,8 +39,8 @@ def run(model, cache, torch, steps, seed=0):
     logits = []
     for tokens in steps:
         ids = torch.randint(0, 300, (1, tokens), generator=generator)
-        logits.append(model(input_ids=ids, past_key_values=cache).logits[0])
-    return torch.cat(logits).numpy()
+        logits.append(model(input_ids=ids.to(model.device), cache=cache).logits[0])
+    return torch.cat(logits).cpu().numpy()
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def recorded(monkeypatch, torch):
     def attend(self, module, query, key, value, mask, options):
         past = self.get_seq_length()
         output = plain(self, module, query, key, value, mask, options)
-        arrays = [x[0].transpose(0, 1).numpy().copy() for x in (query, key, value)]
-        calls.append((self.index, past, *arrays, output[0].numpy().copy()))
+        arrays = [x[0].transpose(0, 1).cpu().numpy().copy() for x in (query, key, value)]
+        calls.append((self.index, past, *arrays, output[0].cpu().numpy().copy()))
         return output
 
     monkeypatch.setattr(RetrievalLayer, "attend", attend)
@@ -154,19 +154,19 @@ def test_generate_with_the_full_policy_gives_the_tokens_of_the_model(family, att
 
     model = make_model(family)
     model.set_attn_implementation(attention)
-    ids = torch.arange(1, 41)[None]  # 0 is padding
+    ids = torch.arange(1, 41, device=model.device)[None]  # 0 is padding
     arguments = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(ids, **arguments)
     cache = RetrievalCache("full", device_tokens=8)
     if attention != "sdpa":
         prepare(model)
-    out = model.generate(ids, past_key_values=cache, **arguments)
+    out = model.generate(ids, cache=cache, **arguments)
     assert torch.equal(out, expected)
-    more = model.generate(out, past_key_values=cache, **arguments)  # continues from the cached tokens
+    more = model.generate(out, cache=cache, **arguments)  # continues from the cached tokens
     assert torch.equal(more, model.generate(out, **arguments))
     cache.reset()
     assert cache.tokens == 0
-    assert torch.equal(model.generate(ids, past_key_values=cache, **arguments), expected)
+    assert torch.equal(model.generate(ids, cache=cache, **arguments), expected)
 
 
 def test_blocks_of_a_step_are_steps_of_the_policy(make_model, torch):
@@ -177,7 +177,8 @@ def test_blocks_of_a_step_are_steps_of_the_policy(make_model, torch):
     one = run(model, make_cache("resv", stage="frame"), torch, [FRAME] * 5)
     generator = torch.Generator().manual_seed(0)
     ids = torch.cat([torch.randint(0, 300, (1, FRAME), generator=generator) for _ in range(5)], 1)
-    both = model(input_ids=ids, past_key_values=make_cache("resv", stage="frame", block=FRAME)).logits[0].numpy()
+    cache = make_cache("resv", stage="frame", block=FRAME)
+    both = model(input_ids=ids.to(model.device), cache=cache).logits[0].cpu().numpy()
     assert np.abs(one - both).max() < 1e-5 * np.abs(one).max()
 
 
@@ -292,26 +293,27 @@ def test_invalid_arguments_are_rejected(make_model, torch):
         RetrievalCache(positions="new")
     model = make_model()
     model.set_attn_implementation("eager")
-    ids = torch.zeros((1, 4), dtype=torch.long)
+    ids = torch.zeros((1, 4), dtype=torch.long, device=model.device)
     with pytest.raises(RuntimeError, match="attention of layer 0 must be 'sdpa' or 'vrex_retrieval': call prepare"):
-        model(input_ids=ids, past_key_values=RetrievalCache())
+        model(input_ids=ids, cache=RetrievalCache())
     prepare(model)
     with pytest.raises(ValueError, match="batch must be 1 with a RetrievalCache, got 2"):
-        model(input_ids=torch.zeros((2, 4), dtype=torch.long), past_key_values=RetrievalCache())
+        model(input_ids=ids.expand(2, 4), cache=RetrievalCache())
     with pytest.raises(ValueError, match="attention_mask must have no padding"):
-        model(input_ids=ids, attention_mask=torch.tensor([[0, 1, 1, 1]]), past_key_values=RetrievalCache())
+        mask = torch.tensor([[0, 1, 1, 1]], device=model.device)
+        model(input_ids=ids, attention_mask=mask, cache=RetrievalCache())
     with pytest.raises(ValueError, match="block must be None for policy mosaic, got 5"):
-        model(input_ids=ids, past_key_values=RetrievalCache("mosaic", block=5))
+        model(input_ids=ids, cache=RetrievalCache("mosaic", block=5))
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = prepare(make_model(rope_parameters=dynamic))
     with pytest.raises(ValueError, match="needs a static rotary embedding: rope_type must be default or linear or ll"):
-        model(input_ids=ids, past_key_values=RetrievalCache(positions="compact"))
+        model(input_ids=ids, cache=RetrievalCache(positions="compact"))
     with pytest.raises(ValueError, match="policy rekv undoes the rotary embedding: rope_type must be default, got 'dy"):
-        model(input_ids=ids, past_key_values=RetrievalCache("rekv"))
+        model(input_ids=ids, cache=RetrievalCache("rekv"))
     sliding = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
     model = prepare(make_model("qwen2", **sliding))
     with pytest.raises(ValueError, match="sliding_window must be None with a RetrievalCache, got 8"):
-        model(input_ids=ids, past_key_values=RetrievalCache())
+        model(input_ids=ids, cache=RetrievalCache())
 
 
 def test_without_the_extra_one_line_says_so(monkeypatch):

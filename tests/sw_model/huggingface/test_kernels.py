@@ -259,16 +259,21 @@ def test_default_configuration_has_no_short_rows():
     assert CompiledReSV(LLAMA3_8B).config.wtu.max_row_clusters == 1 << 20
 
 
+@pytest.mark.parametrize("work", [1, 200, 1 << 18])
 @pytest.mark.parametrize("config", CONFIGS[:5], ids=range(5))
-def test_selections_of_tensor_operations_equal_those_of_the_policy(config, rng, torch):
-    """The operations for a GPU run on the processor; a copy of the policy starts without mean keys on the device."""
+def test_selections_of_tensor_operations_equal_those_of_the_policy(config, work, rng, device, monkeypatch):
+    """The operations for a GPU run on `--torch-device`; a copy of the policy starts without mean keys on the device.
+    The result does not depend on the number of scores that are computed at a time."""
+    from sw_model.huggingface import tensor_kernels
+
+    monkeypatch.setattr(tensor_kernels, "WORK_SCORES", work)
     model = ModelShape(1, 8 * 32, 8, 2, 32)
     golden, compiled = ReSV(model, config), CompiledReSV(model, config)
     for step, (keys, queries) in enumerate(stream(rng, 40, 2, 32, 4)):
         if step == 20:
             compiled = pickle.loads(pickle.dumps(compiled))
             assert compiled.index[0].device is None
-        compiled.use_device(0, "cpu")
+        compiled.use_device(0, str(device))
         for policy in (golden, compiled):
             policy.append(0, keys, keys)
         expected, result = (policy.select(0, queries, "frame") for policy in (golden, compiled))
@@ -279,7 +284,7 @@ def test_selections_of_tensor_operations_equal_those_of_the_policy(config, rng, 
 
 
 @pytest.mark.parametrize(("buckets", "levels"), [(2, 0), (2, 20), (16, 1), (4096, 3)])
-def test_thresholding_of_tensor_operations_equals_that_of_the_wtu(buckets, levels, rng, torch):
+def test_thresholding_of_tensor_operations_equals_that_of_the_wtu(buckets, levels, rng, torch, device):
     from sw_model.huggingface import tensor_kernels
 
     factor = float(bf16.decode(exp.scale(64), bf16.FP32))
@@ -289,17 +294,17 @@ def test_thresholding_of_tensor_operations_equals_that_of_the_wtu(buckets, level
             counts = rng.integers(1, 65536, clusters, dtype=np.int32)
             for ratio in (0, 1, 19661, 65535, 65536):
                 config = WtuConfig(buckets=buckets, refine_levels=levels)
-                counts_tensor = torch.from_numpy(counts.astype(np.int64))[None]
+                counts_tensor = torch.from_numpy(counts.astype(np.int64))[None].to(device)
                 selected = tensor_kernels.select_clusters(
-                    torch.from_numpy(rows), counts_tensor, factor, ratio, buckets, levels
+                    torch.from_numpy(rows).to(device), counts_tensor, factor, ratio, buckets, levels
                 )
                 for head in range(3):
                     expected = wicsum.select(scores.codes(rows[head], 64), counts, ratio, config).selected
-                    assert np.array_equal(selected[head].numpy(), expected)
+                    assert np.array_equal(selected[head].cpu().numpy(), expected)
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "wide"])
-def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, rng, torch):
+def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, rng, torch, device):
     from sw_model.huggingface import tensor_kernels
 
     rows, keys = rng.standard_normal((2, 9, 32)), rng.standard_normal((2, 40, 32))
@@ -309,9 +314,9 @@ def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, rng, torch):
     elif kind == "wide":
         keys *= 2.0 ** rng.integers(-60, 60, keys.shape)
     rows, keys = (x.astype(bfloat16).astype(np.float64) for x in (rows, keys))
-    result, doubtful = tensor_kernels.dots(torch.from_numpy(rows), torch.from_numpy(keys))
+    result, doubtful = tensor_kernels.dots(*(torch.from_numpy(x).to(device) for x in (rows, keys)))
     for head in range(2):
         expected = scores.dots(rows[head], keys[head])
-        same = (result[head].numpy() == expected).all(axis=1)
-        assert (same | doubtful[head].numpy()).all()
+        same = (result[head].cpu().numpy() == expected).all(axis=1)
+        assert (same | doubtful[head].cpu().numpy()).all()
     assert kind == "wide" or not doubtful.any()

@@ -91,12 +91,12 @@ def test_answer_of_the_full_cache_is_that_of_the_model(folder, torch):
     model = AutoModelForImageTextToText.from_pretrained("model").eval()
     cache = DynamicCache(config=model.config)
     for step in steps(model, "model", "film.mp4", fps=5.0, size=16, max_frames=6):
-        model(**step.inputs, past_key_values=cache)
+        model(**step.inputs, cache=cache)
     ids, position = torch.tensor([[1, 2, 3]]), int(step.inputs["position_ids"].max()) + 1
     tokens = []
     for _ in range(4):
         positions = position + torch.arange(ids.shape[1])[None]
-        logits = model(input_ids=ids, position_ids=positions, past_key_values=cache).logits[0, -1]
+        logits = model(input_ids=ids, position_ids=positions, cache=cache).logits[0, -1]
         position, ids = position + ids.shape[1], logits.argmax()[None, None]
         tokens.append(int(ids))
     assert result.tokens == tokens
@@ -114,7 +114,7 @@ def test_recall_is_the_mass_of_the_golden_model(torch, make_model):
     def observe(layer, queries, selection, scaling):
         recorder(layer, queries, selection, scaling)
         keys = layer.store.rows[:, :, 0].numpy()
-        q = queries.transpose(0, 1).numpy()
+        q = queries.transpose(0, 1).cpu().numpy()
         mass = attention_mass(q, keys)  # (Hkv, rows, N + T), rows ordered by token
         past = len(keys) - len(q)
         recall = [
@@ -127,7 +127,7 @@ def test_recall_is_the_mass_of_the_golden_model(torch, make_model):
     cache.observer = observe
     for number in range(6):
         ids = torch.randint(0, 300, (1, 5), generator=torch.Generator().manual_seed(number))
-        model(input_ids=ids, past_key_values=cache)
+        model(input_ids=ids.to(model.device), cache=cache)
     assert len(expected) == 5 * 3
     assert recorder.recalls == pytest.approx(expected, abs=1e-6)
     assert min(expected) < 0.9

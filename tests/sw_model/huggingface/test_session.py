@@ -47,7 +47,7 @@ def frames(torch, first, count):
 def logits_of(session, torch):
     """Logits after the next token, which is removed again."""
     collected = []
-    session.ask([7], max_new_tokens=2, keep=False, end=-1, choose=lambda x: collected.append(x.numpy()) or 5)
+    session.ask([7], max_new_tokens=2, keep=False, end=-1, choose=lambda x: collected.append(x.cpu().numpy()) or 5)
     return np.stack(collected)
 
 
@@ -68,7 +68,7 @@ def test_resumed_session_continues_as_if_it_had_not_stopped(policy, make_model, 
     assert resumed.next_position == session.next_position == session.cache.tokens == 5 * FRAME + 3 + 4
     for one in (session, resumed):
         for ids in frames(torch, 5, 3):
-            one.frame(inputs_embeds=model.get_input_embeddings()(ids))
+            one.frame(inputs_embeds=model.get_input_embeddings()(ids.to(model.device)))
     assert np.array_equal(logits_of(resumed, torch), logits_of(session, torch))
     assert resumed.cache.statistics() == session.cache.statistics()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["session"]
@@ -89,7 +89,7 @@ def test_question_that_is_not_kept_leaves_no_trace(policy, make_model, torch):
 
 def test_answer_of_the_full_policy_is_that_of_generate(make_model, torch):
     model = make_model()
-    ids = torch.cat([torch.ones((1, 1), dtype=torch.long), *frames(torch, 0, 4)], 1).clamp(min=1)
+    ids = torch.cat([torch.ones((1, 1), dtype=torch.long), *frames(torch, 0, 4)], 1).clamp(min=1).to(model.device)
     expected = model.generate(ids, max_new_tokens=7, do_sample=False, pad_token_id=0)[0, ids.shape[1] :].tolist()
     session = open_session(model, "full")
     session.tell(ids[:, :9])
@@ -143,7 +143,7 @@ sys.path[:0] = [{root!r}]
 torch.set_num_threads(1)
 from transformers import LlamaForCausalLM
 from sw_model.huggingface import StreamingSession
-model = LlamaForCausalLM.from_pretrained({model!r}).eval()
+model = LlamaForCausalLM.from_pretrained({model!r}).eval().to({device!r})
 session = StreamingSession(model, policy="resv", device_tokens=9)
 for number in range(1000):
     ids = torch.randint(0, 300, (1, {frame}), generator=torch.Generator().manual_seed(number))
@@ -159,7 +159,12 @@ def test_killed_process_is_resumed(make_model, torch, tmp_path):
 
     model = make_model()
     model.save_pretrained(tmp_path / "model")
-    values = {"model": str(tmp_path / "model"), "folder": str(tmp_path / "session"), "frame": FRAME}
+    values = {
+        "model": str(tmp_path / "model"),
+        "folder": str(tmp_path / "session"),
+        "frame": FRAME,
+        "device": str(model.device),
+    }
     root = str(Path(__file__).resolve().parents[3])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(

@@ -28,16 +28,16 @@ def test_video_of_qwen_gives_the_logits_of_the_dynamic_cache(policy, qwen, torch
     cache, collected, expected = DynamicCache(config=qwen.config), [], []
     for call in capture.video_calls(qwen, tmp_path, video, fps=5, size=16, max_frames=7):
         session.frame(**call.inputs)
-        qwen(**call.inputs, past_key_values=cache)
+        qwen(**on(qwen.device, call.inputs), cache=cache)
     start = session.next_position
     answer = session.ask([5, 6], max_new_tokens=3, end=-1, choose=lambda x: collected.append(x) or int(x.argmax()))
-    ids, position = torch.tensor([[5, 6]]), start
+    ids, position = torch.tensor([[5, 6]], device=qwen.device), start
     for _ in range(3):
-        where = position + torch.arange(ids.shape[1])[None]
-        expected.append(qwen(input_ids=ids, position_ids=where, past_key_values=cache).logits[0, -1])
+        where = position + torch.arange(ids.shape[1], device=qwen.device)[None]
+        expected.append(qwen(input_ids=ids, position_ids=where, cache=cache).logits[0, -1])
         position, ids = position + ids.shape[1], expected[-1].argmax()[None, None]
     assert answer.tokens == [int(x.argmax()) for x in expected]
-    assert np.abs(torch.stack(collected).numpy() - torch.stack(expected).numpy()).max() < 1e-5
+    assert (torch.stack(collected) - torch.stack(expected)).abs().max() < 1e-5
     assert session.cache.tokens == 4 * 6 + 2 + 3
 
 
@@ -48,7 +48,7 @@ def test_keys_of_several_axes_are_rotated_back_to_those_of_the_projection(policy
 
     session, outputs, rotated = StreamingSession(qwen, policy=policy, frame_tokens=6), [], 0
     projection = qwen.model.language_model.layers[0].self_attn.k_proj
-    handle = projection.register_forward_hook(lambda module, inputs, output: outputs.append(output[0].numpy()))
+    handle = projection.register_forward_hook(lambda module, inputs, output: outputs.append(output[0].cpu().numpy()))
     session.tell([1, 2, 3])
     for number in range(4):
         session.frame(**moved(picture_step("Qwen2_5_VL", qwen, torch, number), session.next_position, torch))
@@ -89,17 +89,17 @@ def test_compact_positions_of_several_axes(kept, block, make_qwen, torch):
     model = make_qwen(num_hidden_layers=1)
     embed = model.get_input_embeddings()
     session = StreamingSession(model, policy=Kept, device_tokens=3, block_tokens=2, positions="compact", block=block)
-    steps = [embed(torch.tensor([[1, 2, 3]]))]
+    steps = [embed(torch.tensor([[1, 2, 3]], device=model.device))]
     session.tell([1, 2, 3])
     positions = [torch.arange(3).expand(3, 3)]
     for number in range(4):
         inputs = moved(picture_step("Qwen2_5_VL", model, torch, number), session.next_position, torch)
         embeddings = torch.randn((1, 6, 64), generator=torch.Generator().manual_seed(number))
         session.frame(inputs_embeds=embeddings, position_ids=inputs["position_ids"])
-        steps.append(embeddings)
+        steps.append(embeddings.to(model.device))
         positions.append(inputs["position_ids"][:, 0])
     assert (positions[-1][0] != positions[-1][1]).any()
-    question = torch.tensor([[4, 5, 6, 7, 8]])
+    question = torch.tensor([[4, 5, 6, 7, 8]], device=model.device)
     logits = []
     session.ask(question, max_new_tokens=1, end=-1, keep=False, choose=lambda x: logits.append(x) or 0)
 
@@ -112,7 +112,7 @@ def test_compact_positions_of_several_axes(kept, block, make_qwen, torch):
         first += step.shape[1]
     new.append((start + torch.arange(5)).expand(3, 5))
     x = torch.cat([torch.cat(steps, 1)[:, kept], embed(question)], 1)
-    expected = model(inputs_embeds=x, position_ids=torch.cat(new, 1)[:, None]).logits[0, -1]
+    expected = model(inputs_embeds=x, position_ids=torch.cat(new, 1)[:, None].to(model.device)).logits[0, -1]
     assert (logits[0] - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
@@ -121,7 +121,12 @@ def test_positions_of_several_axes_must_be_known(qwen, torch):
 
     for options in ({"policy": "rekv"}, {"policy": "mosaic"}, {"policy": "hybrid", "positions": "compact"}):
         with pytest.raises(ValueError, match=r"position_ids must be stated for .* 3 position axes: use StreamingSess"):
-            qwen(input_ids=torch.tensor([[1, 2, 3]]), past_key_values=RetrievalCache(**options))
+            qwen(input_ids=torch.tensor([[1, 2, 3]], device=qwen.device), cache=RetrievalCache(**options))
+
+
+def on(device, inputs):
+    """The inputs of a step on a device."""
+    return {name: value.to(device) for name, value in inputs.items()}
 
 
 def moved(inputs, start, torch):
@@ -135,7 +140,7 @@ PICTURE, VIDEO = 290, 291  # special tokens
 
 
 @pytest.fixture
-def make_vision_model(torch, qwen, seed):
+def make_vision_model(torch, device, qwen, seed):
     """Function that makes a vision-language model of a family with random weights."""
     import transformers as t
 
@@ -156,7 +161,7 @@ def make_vision_model(torch, qwen, seed):
             vision = t.InternVLVisionConfig(**TOWER, image_size=[16, 16], patch_size=[4, 4])
             text, special = t.Qwen2Config(**TEXT), {"image_token_id": PICTURE, "image_seq_length": 4}
         config = getattr(t, f"{family}Config")(vision_config=vision, text_config=text, **special)
-        return getattr(t, f"{family}ForConditionalGeneration")(config).eval()
+        return getattr(t, f"{family}ForConditionalGeneration")(config).eval().to(device)
 
     return make
 
@@ -178,7 +183,7 @@ def picture_step(family, model, torch, number):
     if family.startswith("Llava"):
         # the whole picture and its one tile
         inputs = {"pixel_values": pixels[None].repeat(1, 2, 1, 1, 1), "image_sizes": torch.tensor([[16, 16]])}
-    features = model.model.get_image_features(**inputs)
+    features = model.model.get_image_features(**on(model.device, inputs))
     features = getattr(features, "pooler_output", features)
     count = sum(len(x.reshape(-1, 64)) for x in features)
     return {"input_ids": torch.tensor([[1, *[PICTURE] * count, 2]]), **inputs}
@@ -197,10 +202,11 @@ def test_pictures_give_the_logits_of_the_dynamic_cache(family, policy, make_visi
     for number in range(3):
         inputs = picture_step(family, model, torch, number)
         session.frame(**inputs)
-        model(**inputs, past_key_values=cache)
-    expected = model(input_ids=torch.tensor([[5, 6]]), past_key_values=cache).logits[0, -1]
+        model(**on(model.device, inputs), cache=cache)
+    ids = torch.tensor([[5, 6]], device=model.device)
+    expected = model(input_ids=ids, cache=cache).logits[0, -1]
     session.ask([5, 6], max_new_tokens=1, keep=False, end=-1, choose=lambda x: collected.append(x) or 0)
-    assert np.abs((collected[0] - expected).numpy()).max() < 1e-5
+    assert (collected[0] - expected).abs().max() < 1e-5
     assert session.cache.tokens == cache.get_seq_length() - 2
 
 
@@ -218,12 +224,12 @@ def test_generate_of_an_unmodified_model(family, policy, make_vision_model, torc
         del inputs["position_ids"]
         inputs["mm_token_type_ids"] = torch.tensor([[0, 2, 2, 2, 2, 0]])
     arguments = {
-        **inputs, "max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0,
+        **on(model.device, inputs), "max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0,
         "return_dict_in_generate": True, "output_scores": True,
     }  # fmt: skip
     expected = model.generate(**arguments)
     cache = RetrievalCache(policy=policy, device_tokens=7, **WHOLE[policy]) if policy in WHOLE else RetrievalCache()
-    out = model.generate(**arguments, past_key_values=cache)
+    out = model.generate(**arguments, cache=cache)
     assert cache.tokens == expected.sequences.shape[1] - 1
     if policy in WHOLE:
         assert torch.equal(out.sequences, expected.sequences)
