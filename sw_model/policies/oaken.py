@@ -8,13 +8,14 @@ from golden import oaken
 from golden.growable_array import GrowableArray
 from sw_model.policies.base import ModelShape, Policy, Selection, Step, Work
 
+CORE_BITS = 4.5  # bits of an element in the pages of a core with `kv_bits` = 4, header of its record included
 VALUE_OPS = 8  # compare with four thresholds, shift, scale, round, pack
 
 
 class Oaken(Policy):
     """The quantisation thresholds of a layer are profiled on its first step.
 
-    bits  bits of one stored element until `append` measures them
+    bits  bits of one stored element until `append` measures them; a core has its own format
     """
 
     name = "oaken"
@@ -51,9 +52,10 @@ class Oaken(Policy):
         return Selection(tokens, keys=keys, values=values, bits=self.bits)
 
     def account(self, step: Step) -> Work:
+        bits = self.bits if step.machine == "gpu" else CORE_BITS
         stored = 2 * (step.past_tokens + step.new_tokens) * step.model.key_dim  # read back, and written
         return replace(
-            self.work(step, step.past_tokens, extents=1 if step.past_tokens else 0, bits=self.bits),
+            self.work(step, step.past_tokens, extents=1 if step.past_tokens else 0, bits=bits),
             # the KV codec of a core encodes and decodes on the way to and from memory
             vector_ops=VALUE_OPS * stored * step.batch if step.machine == "gpu" else 0.0,
         )

@@ -246,7 +246,7 @@ def test_cost_of_a_program():
     # copies that begin in a layer can end in the next one
     assert cost.link_bytes == pytest.approx(32 * 8 * 312 * PAGE_BYTES, rel=0.01)
     assert cost.energy_j > 12 * cost.total_s + cost.device_bytes * 8 * 5e-12  # four lanes of 3 W, LPDDR5
-    assert programs.program_cost(Point("vrex8", "frame", 200_000, "full")) is None
+    assert programs.program_cost(Point("vrex8", "frame", 700_000, "full")) is None
 
 
 def test_a_step_refuses_numbers_that_contradict_each_other():
