@@ -158,6 +158,7 @@ def parameters(memory: Memory) -> NDArray[np.int64]:
     for parameter in (k.RP, k.RP_ALL, k.RFC, k.RFC_BANK, k.PBR_ACT):
         out[parameter] -= out[k.ACT_CLOCKS] - 1
     out[k.REFRESH], out[k.ROW_HIT] = REFRESH.index(memory.refresh), memory.row_hit_first
+    out[k.POSTED] = memory.posted_writes
     out[k.WCK] = t.get("wck_post", 0) if lpddr and memory.data_clock_stops else -1
     return out
 

@@ -17,7 +17,7 @@ FAR = 1 << 60
 # the parameter vector
 (CL, CWL, BL, BL_MAX, RCD_RD, RCD_WR, RP, RP_ALL, RAS, RC, WR, RTP, CCD_S, CCD_L, WTR_S, WTR_L, RRD_S, RRD_L, FAW,
  RFC, REFI, RFC_BANK, REFI_BANK, PBR_PBR, PBR_ACT, AAD, PPD, CS, READ_Q, WRITE_Q, RANKS, GROUPS, BANKS, LPDDR, HBM,
- ACT_CLOCKS, REFRESH, WCK, ROW_HIT, N_PARAMETERS) = range(40)  # fmt: skip
+ ACT_CLOCKS, REFRESH, WCK, ROW_HIT, POSTED, N_PARAMETERS) = range(41)  # fmt: skip
 # bank, bank group, rank (of a pseudo-channel), channel
 B_ROW, B_ACT, B_PRE, B_RD, B_WR, N_BANK = range(6)
 G_ACT, G_RD, G_WR, N_GROUP = range(4)
@@ -238,6 +238,14 @@ def _row_command(tm, now, kind, slots, e, bank, group, rank, chan, stats):
         stats[N_ACT] += 1
 
 
+@inlined
+def _end(done, tail, side, request, clock):
+    """A burst of a request, a read or a write, is done at a clock."""
+    k = tail[side]
+    done[side, k, 0], done[side, k, 1] = clock, request
+    tail[side] = k + 1 if k + 1 < done.shape[1] else 0
+
+
 @unowned
 def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, done, tail, stats):
     """Simulate one clock of one channel. Returns the next clock at which the channel has work."""
@@ -301,10 +309,8 @@ def _tick(tm, now, bank, group, rank, chan, slots, queue, heads, length, mark, d
             rank[r, S_SYNC] = now + (tm[CWL] if write else tm[CL]) + tm[BL] + tm[WCK]
         else:
             _after_column(tm, slots, e, now, bank, group, rank)
-            k = tail[write]
-            done[write, k, 0] = now if write else now + tm[CL] + tm[BL]
-            done[write, k, 1] = slots[e, Q_REQUEST]
-            tail[write] = k + 1 if k + 1 < done.shape[1] else 0
+            if not (write and tm[POSTED]):
+                _end(done, tail, write, slots[e, Q_REQUEST], now if write else now + tm[CL] + tm[BL])
             stats[N_WR if write else N_RD] += 1
             chan[C_FREE] -= 1
             _leave(slots, queue, heads, column_q, column)
@@ -339,6 +345,8 @@ def _step(tm, now, per, b_bank, b_row, write, next_burst, bank, group, rank, cha
         slots[slot, Q_RANK] = slots[slot, Q_GROUP] // tm[GROUPS]
         _enter(slots, queue, heads, side, slot)
         length[side] += 1
+        if side == WRITES and tm[POSTED]:
+            _end(done, tail, WRITES, k // per, now)
         chan[C_FIRST] = next_burst[k]
         chan[C_WAKE] = now
     if now >= chan[C_REF_AT]:
@@ -555,6 +563,8 @@ def _look_ahead(tm, t, c, i, exact, state, ahead, pool, transfers, done, tail, s
     b_bank, b_row, b_write, next_burst, owner, _, _ = pool
     number, _, _, left, sequence = transfers
     in_front = sequence[i, c] - chan[c, C_ARRIVED]
+    if tm[POSTED]:  # a write has to enter its queue, not to leave it
+        in_front -= tm[READ_Q] + tm[WRITE_Q]
     if not exact and in_front > tm[READ_Q]:
         return t + in_front * tm[BL] * tm[RANKS] // len(rank_a)
     _copy(bank_a, bank[c])
@@ -665,6 +675,8 @@ def confirm(tm, transfer, t, look_ahead, write, state, ahead, pool, transfers, s
                 if left[i, c]:
                     if look_ahead:
                         last = _look_ahead(tm, t, c, i, False, state, ahead, pool, transfers, done, tail, stats)
+                    elif write and tm[POSTED]:  # four bursts enter the queues per clock
+                        last = chan[c, C_NEXT] + (left[i, c] - 1) // 4
                     else:  # one column command per clock, the first one when the channel works next
                         last = chan[c, C_NEXT] + left[i, c] - 1 + (0 if write else tm[CL] + tm[BL])
                     finish = max(finish, last)

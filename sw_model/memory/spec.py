@@ -31,7 +31,8 @@ class Memory:
 
     `style` selects the command rules, `timing` is in memory clocks. `mapping[name]` lists (digit, radix) of (byte
     address // burst_bytes), least significant first. With `row_hit_first`, a precharge waits for older requests to the
-    open row. `data_clock_stops`: the data clock of LPDDR5 stops in pauses.
+    open row. `data_clock_stops`: the data clock of LPDDR5 stops in pauses. `posted_writes`: the controller answers a
+    write that enters its queue, as those of DRAMsim3 and gem5; else when its command issues, as that of Ramulator 2.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Memory:
     mapping: dict[str, tuple[tuple[str, int], ...]]
     row_hit_first: bool = True
     data_clock_stops: bool = True
+    posted_writes: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -6,7 +6,7 @@ import heapq
 import numpy as np
 import pytest
 
-from sw_model.memory.dram import pattern, replay
+from sw_model.memory.dram import Trace, pattern, replay
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.pcie import PcieLink
 from sw_model.memory.spec import load_memory, memory_names
@@ -109,6 +109,38 @@ def test_traffic_has_the_rate_of_the_replay(name, traffic, refresh):
     latency, gbps, want = live_and_replay(dataclasses.replace(memory, refresh=refresh), traffic)
     assert gbps == pytest.approx(want.bandwidth_gbps, rel=0.03)
     assert np.mean(latency) == pytest.approx(np.mean(want.latency_ns), rel=0.03, abs=1000 / CLOCK_MHZ)
+
+
+@pytest.mark.parametrize("name", memory_names())
+@pytest.mark.parametrize(
+    "traffic", ["random, 30 % writes, 64 in flight", "random writes", "eight ports, random, 30 % writes"]
+)
+def test_posted_writes_have_the_rate_of_the_replay(name, traffic):
+    memory = dataclasses.replace(load_memory(name), posted_writes=True)
+    latency, gbps, want = live_and_replay(memory, traffic)
+    assert gbps == pytest.approx(want.bandwidth_gbps, rel=0.03)
+    assert np.mean(latency) == pytest.approx(np.mean(want.latency_ns), rel=0.03, abs=1000 / CLOCK_MHZ)
+
+
+@pytest.mark.parametrize("name", memory_names())
+def test_posted_write_does_not_wait_for_reads(name):
+    """A few writes beside a port that always reads. They do not fill the queue of the controller, so that their
+    commands wait until no read waits: posted, they are answered at once, else after hundreds of clocks."""
+    memory = dataclasses.replace(load_memory(name), refresh="none")
+    reads, writes = 1000 * memory.channels, 4
+    address = np.r_[np.arange(reads) * memory.burst_bytes, memory.capacity_bytes // 2 + np.arange(writes) * 4096]
+    write = np.arange(reads + writes) >= reads
+
+    def longest_write_clocks(posted):
+        trace = Trace(
+            address, memory.burst_bytes, write.astype(np.uint8), write.astype(np.int32), np.zeros(len(write), np.int64),
+            np.array([24 * memory.channels, writes]),
+        )  # fmt: skip
+        result = replay(dataclasses.replace(memory, posted_writes=posted), trace)
+        return result.latency_ns[reads:].max() * 1000 / memory.clock_ps
+
+    assert longest_write_clocks(True) <= 16
+    assert longest_write_clocks(False) > 500
 
 
 def test_transfers_of_a_full_queue_are_confirmed_once(seed):

@@ -224,7 +224,8 @@ LARGE_DIFFERENCES = {
     "vrex48 frame 40000": 0.13, "vrex48 text 1000": 0.07, "vrex48 text 5000": 0.07, "vrex48 text 10000": 0.08,
     "vrex48 text 20000": 0.08, "vrex48 text 40000": 0.1,
     "vrex8 infinigenp frame 10000": 0.08, "vrex8 hybrid frame 1000": 0.051, "vrex8 vision": 0.14,
-    "vrex48 vision": 0.32, "vrex8 rekv text 10000": 0.061, "vrex8 oaken text 40000": 0.09,
+    "vrex48 vision": 0.32, "vrex8 rekv text 10000": 0.061, "vrex8 oaken text 40000": 0.16,
+    "vrex8 oaken frame 40000": 0.23, "vrex8 oaken frame 200000": 0.1,
 }  # fmt: skip
 
 

@@ -257,9 +257,11 @@ def test_account_of_the_other_policies():
     state, vectors = 2 * 64 * (4 * 16 + 2 * 3), 10 * 64 * VECTOR_BYTES  # state: FP32, inputs of three taps
     assert branch.predict_read_bytes == state and branch.scratch_bytes == vectors
     assert hybrid.account(FRAME).predict_read_bytes == 0
-    packed = Oaken(LLAMA3_8B, bits=4.0).account(FRAME)
+    packed = Oaken(LLAMA3_8B, bits=4.0).account(gpu)
     assert packed.attend_read_bytes == full.attend_read_bytes / 4
     assert packed.fetch_bytes == pytest.approx((40000 - 4 * 4096) * 1024)
+    coded = Oaken(LLAMA3_8B, bits=4.0).account(FRAME)  # the format of a core
+    assert coded.attend_read_bytes == full.attend_read_bytes * 4.5 / 16
 
 
 def test_account_of_the_programs():
