@@ -102,19 +102,25 @@ def blocks(
             keys, values = store.gather_heads(heads, ids).unbind(2)
         mask = None
         if selection.allowed is not None:
-            # rows are ordered by token, then by query head; here by query head, then by token
-            mask = np.zeros((len(heads), len(selection.allowed[0]), size), bool)
-            for i, h in enumerate(heads):
-                mask[i, :, : sizes[i]] = selection.allowed[h][:, start : start + size]
-            mask = mask.reshape(len(heads), -1, group, size).swapaxes(1, 2).reshape(len(heads), -1, size)
+            allowed = [selection.allowed[h][:, start : start + block_tokens] for h in heads]
+            mask = torch.from_numpy(_joined(allowed, group)).to(device)
         elif sizes.min() < size:
-            mask = (np.arange(size) < sizes[:, None])[:, None]
+            mask = torch.from_numpy((np.arange(size) < sizes[:, None])[:, None]).to(device)
         moved = None
         if shifts is not None:
             own = [shifts[h][start : start + block_tokens] for h in heads]
             moved = np.stack([np.pad(part, (0, size - len(part))) for part in own])
-        mask_tensor = None if mask is None else torch.from_numpy(mask).to(device)
-        yield Block(torch.from_numpy(heads).to(device), keys, values, mask_tensor, moved)
+        yield Block(torch.from_numpy(heads).to(device), keys, values, mask, moved)
+
+
+def _joined(allowed: list[np.ndarray], group: int) -> np.ndarray:
+    """Masks (rows, n) of several KV heads as one (H, rows, S), S the largest n; False from n on.
+
+    Rows are ordered by token, then by query head; in the result by query head, then by token.
+    """
+    size = max(mask.shape[1] for mask in allowed)
+    masks = np.stack([np.pad(mask, ((0, 0), (0, size - mask.shape[1]))) for mask in allowed])
+    return masks.reshape(len(masks), -1, group, size).swapaxes(1, 2).reshape(len(masks), -1, size)
 
 
 def _shared_blocks(

@@ -240,7 +240,7 @@ class RetrievalCache(Cache):
     policy         name of a policy (`sw_model.policies.POLICIES`), path of a Python file with one, or a function that
                    makes a policy from a `ModelShape`
     device_tokens  newest tokens of every layer in device memory; all tokens are in host memory
-    block_tokens   tokens of one layer that are copied to the device at a time
+    block_tokens   tokens of each KV head of a layer that are copied to the device at a time
     options        arguments of the policy's constructor, for instance `config`
     frame_tokens   tokens of one video frame (`Policy.for_stream`)
     budget_frames  number of frames that a policy may retrieve or keep; None: as published

@@ -81,7 +81,7 @@ class LayerStore:
     def extend(self, rows: torch.Tensor) -> None:
         """Add rows (T, Hkv, 2, d)."""
         start, end = self.length, self.length + len(rows)
-        new = rows.to(self._host.device)  # waits until the device has read all it was to read
+        new = rows.to(self._host.device)  # waits for the device, which can still read the rows of `_host`
         if end > len(self._host):
             host = self._allocate(max(end, 2 * len(self._host)))
             if self.file is None:
@@ -131,8 +131,8 @@ class LayerStore:
         if len(parts) == 1:
             return parts[0][1].view(shape)
         result = torch.empty((tokens.size, 2, self.head_dim), dtype=self.dtype, device=self.device)
-        for wanted, found in parts:
-            result.index_copy_(0, torch.from_numpy(np.flatnonzero(wanted)).to(self.device), found)
+        for wanted, part in parts:
+            result.index_copy_(0, torch.from_numpy(np.flatnonzero(wanted)).to(self.device), part)
         return result.view(shape)
 
     def read(self, index: Any, value: bool) -> np.ndarray:

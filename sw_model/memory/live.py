@@ -52,6 +52,7 @@ class DramTiming:
         self.pool = k.new_pool(0)
         self.transfers = k.new_transfers(self.OPEN, memory.channels)
         self.counter = np.zeros(1, np.int64)
+        # bursts that are done in a clock: up to four posted writes enter their queue, and a command issues
         self.scratch = (np.zeros((2, 8, 2), np.int64), np.zeros(2, np.int64), np.zeros(k.N_STATS, np.int64))
 
     def _arrive(self, cycle: int, address: int, nbytes: int, write: bool, exact: bool) -> int:

@@ -124,7 +124,7 @@ def test_posted_writes_have_the_rate_of_the_replay(name, traffic):
 
 @pytest.mark.parametrize("name", memory_names())
 def test_posted_write_does_not_wait_for_reads(name):
-    """A few writes beside a port that always reads. They do not fill the queue of the controller, so that their
+    """A few writes, while another port always reads. They do not fill the queue of the controller, so that their
     commands wait until no read waits: posted, they are answered at once, else after hundreds of clocks."""
     memory = dataclasses.replace(load_memory(name), refresh="none")
     reads, writes = 1000 * memory.channels, 4
