@@ -21,9 +21,8 @@ from sw_model.cycles.step_data import StepData, record_steps
 from sw_model.memory.live import DramTiming, PcieTiming
 from sw_model.memory.live_drive import DriveTiming, PcieDriveTiming
 from sw_model.memory.pcie import PcieLink
-from sw_model.memory.spec import load_memory
 from sw_model.memory.ssd import load_ssd
-from sw_model.systems import System, load_system
+from sw_model.systems import System, load_system, memory_model
 from util import checks
 from util.progress import Progress, no_progress
 from util.timing import MemoryTiming
@@ -42,7 +41,7 @@ def timings(system: System, drive_at: int) -> dict[str, MemoryTiming]:
     host = link = PcieTiming(PcieLink(system.link.generation, system.link.lanes), core.clock_mhz)
     if system.link.behind == "ssd":
         host = PcieDriveTiming(link, DriveTiming(load_ssd(DRIVE)), drive_at)
-    return {"device": DramTiming(load_memory(system.memory), core.clock_mhz), "host": host}
+    return {"device": DramTiming(memory_model(system.memory), core.clock_mhz), "host": host}
 
 
 @dataclass(frozen=True)

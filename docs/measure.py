@@ -77,11 +77,10 @@ def contexts() -> Iterator[str]:
     """Cycles of a layer with a different context for every layer, compared with one context throughout."""
     from sw_model.cycles.context_cost import CORES, FFN, FRAME, HIDDEN, LAYERS, Q_HEADS, Cost, measure, shared_cycles
     from sw_model.memory.live import DramTiming
-    from sw_model.memory.spec import load_memory
-    from sw_model.systems import load_system
+    from sw_model.systems import load_system, memory_model
 
     system = load_system("vrex8")
-    memory, clock = load_memory(system.memory), system.core.clock_mhz if system.core else 0.0
+    memory, clock = memory_model(system.memory), system.core.clock_mhz if system.core else 0.0
     costs: list[Cost] = []
     for past in (1_000, 10_000, 40_000):
         print(f"contexts: {past} past tokens", file=sys.stderr)

@@ -15,9 +15,8 @@ from compiler.memory import row_words
 from hw.core.dma import BURST
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from sw_model.memory.dram import Trace, pattern, replay, splitmix64
-from sw_model.memory.spec import Memory, load_memory
 from sw_model.policies.base import BF16_BYTES
-from sw_model.systems import Core, System
+from sw_model.systems import Core, System, memory_model
 from sw_model.unit_cycles import PORT_CYCLES, SCORES
 
 REFRESH_INTERVALS = 4  # of a replay, at the peak rate
@@ -26,11 +25,6 @@ DIGITS = 2  # of the share of written bytes, so that similar products share a re
 DRIFT = 2  # largest lead of a core in tiles; shares for 0 to 2 differ by less than 1 %, for 8 by up to 5 % (HBM2e)
 WRITTEN_ROWS = 16  # most rows of results that are written in turn
 LATENCIES = 4096  # single reads of a mean latency
-
-
-@lru_cache
-def _memory(name: str) -> Memory:
-    return load_memory(name)
 
 
 @lru_cache(maxsize=256)
@@ -56,7 +50,7 @@ def streams_share(
 
     The start addresses of parts are random, because the cores drift apart. In tiles a core has a lead of up to `DRIFT`.
     """
-    spec = _memory(memory)
+    spec = memory_model(memory)
     clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
     count = ceil(clocks * spec.clock_ps * spec.peak_gbps / 1000 / (cores * size))
     written = np.floor(np.arange(1, count + 1) * writes).astype(np.int64)  # spread evenly between the reads
@@ -84,7 +78,7 @@ def streams_share(
 @lru_cache(maxsize=256)
 def read_latency_s(memory: str, nbytes: int) -> float:
     """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
-    spec = _memory(memory)
+    spec = memory_model(memory)
     return float(replay(spec, pattern(spec, "rand", nbytes, LATENCIES)).latency_ns.mean()) * 1e-9
 
 
@@ -100,7 +94,7 @@ def word_bytes(core: Core) -> int:
 def burst_bytes(system: System) -> int:
     """Bytes of the longest burst of a core, at least a burst of the memory."""
     assert system.core
-    return max(BURST * word_bytes(system.core), _memory(system.memory).burst_bytes)
+    return max(BURST * word_bytes(system.core), memory_model(system.memory).burst_bytes)
 
 
 def load_bytes_per_s(
@@ -124,7 +118,7 @@ def load_bytes_per_s(
     assert core
     cores = cores or tuple(range(core.config.cores))
     word, hertz, window = word_bytes(core), core.clock_mhz * 1e6, READ_ENGINES["load"][1]
-    size = max(4 * core.config.dpe_inputs, _memory(system.memory).burst_bytes)  # results of a block
+    size = max(4 * core.config.dpe_inputs, memory_model(system.memory).burst_bytes)  # results of a block
     row = row_words(ceil(4 * elements / word), core.config.dpe_inputs) * word
     flight, rows = max(1, window * word // size), min(rows, WRITTEN_ROWS)
     share = streams_share(

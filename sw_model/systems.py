@@ -6,6 +6,7 @@ user's TOML file. The suffix of a name is the unit of the number: `_gb` 10**9 by
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hw.dre.wtu.wtu import WtuDesign
 from sw_model import preset_file
 from sw_model.assumptions import Assumptions
 from sw_model.memory.spec import PRESETS as MEMORIES
+from sw_model.memory.spec import Memory, load_memory
 from sw_model.preset_file import PRESETS
 
 # fields of `hw.Config` that the system model uses; the table `[core]` of a file and `System.replace` can set them
@@ -206,6 +208,16 @@ _CAN_BE_ZERO = {
     "kv_codec_mw", "weight_codec_mw", "op_overhead_us", "pcie_w_per_lane",
 }  # fmt: skip
 _INTEGERS = {"generation", "lanes"}
+
+
+@lru_cache
+def memory_model(name: str) -> Memory:
+    """Timing of the device memory of a system with cores, by the name in `System.memory`.
+
+    Its controller posts writes, as those of DRAMsim3 and gem5. The one of Ramulator 2, which the memory models are
+    compared with, lets the few writes of a fetch wait until the reads pause.
+    """
+    return replace(load_memory(name), posted_writes=True)
 
 
 def preset_names() -> list[str]:

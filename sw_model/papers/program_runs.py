@@ -32,11 +32,10 @@ from sw_model.cycles.workload_step import (
     workload_step,
 )
 from sw_model.memory.live import DramTiming
-from sw_model.memory.spec import load_memory
 from sw_model.model import retained_share, work_of
 from sw_model.papers.programs import BOUNDED, POLICY, PROGRAMS, Point, formula_policy, workload
 from sw_model.policies.mosaic import FRAMES_PER_PARTITION
-from sw_model.systems import System, load_system
+from sw_model.systems import System, load_system, memory_model
 from sw_model.workloads import LLAMA3_8B, Model
 from util.progress import Progress, no_progress
 from util.timing import FinalTiming, MemoryTiming
@@ -71,7 +70,7 @@ def timing(system: System) -> dict[str, MemoryTiming]:
     """Device memory and nominal host link of a system with cores."""
     assert system.core
     clock = system.core.clock_mhz
-    device = DramTiming(load_memory(system.memory), clock)
+    device = DramTiming(memory_model(system.memory), clock)
     return {"device": device, "host": NominalLink(system.link.nominal_gbps, clock)}
 
 
