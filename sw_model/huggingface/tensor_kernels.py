@@ -17,6 +17,7 @@ from sw_model.huggingface.kernels import EXACT_SPREAD, ONE
 from sw_model.huggingface.means import CompiledMeans
 
 WORK_SCORES = 1 << 18  # scores of one pass: those of longer steps and more clusters need several
+WORK_MEANS = 1 << 19  # elements of mean keys that are in float64 at a time
 
 
 @cache
@@ -35,11 +36,21 @@ def _lengths_and_spreads(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def dots(rows: torch.Tensor, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores of rows (H, R, d) and mean keys (H, C, d), both float64 tensors of BF16 numbers: float32 (H, R, C).
+    """Scores of rows (H, R, d), float64, and mean keys (H, C, d), both BF16 numbers: float32 (H, R, C).
 
     Also bool (H, R): rows with a score that can differ from the exact dot product, rounded. `kernels.round_scores` has
     the same rule.
     """
+    heads, _, size = means.shape
+    parts = means.split(max(1, WORK_MEANS // (heads * size)), dim=1)
+    scores, doubtful = zip(*(_dots(rows, part.double()) for part in parts), strict=True)
+    if len(parts) == 1:
+        return scores[0], doubtful[0]
+    return torch.cat(scores, dim=2), torch.stack(doubtful).any(dim=0)
+
+
+def _dots(rows: torch.Tensor, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`dots` for mean keys in float64."""
     sums = rows @ means.transpose(1, 2)
     (row_lengths, row_spreads), (lengths, spreads) = map(_lengths_and_spreads, (rows, means))
     error = rows.shape[2] * 2.0**-52 * row_lengths[:, :, None] * lengths[:, None]
@@ -59,7 +70,7 @@ class DeviceMeans:
         self.step = 0  # last step of the means that the copy contains
 
     def update(self, means: CompiledMeans) -> torch.Tensor:
-        """The mean keys of all clusters, float64 (H, C, d)."""
+        """The mean keys of all clusters, BF16 (H, C, d)."""
         vectors = means.means
         if len(vectors) > len(self.rows):
             size = max(64, 2 * len(vectors))
@@ -69,7 +80,7 @@ class DeviceMeans:
         self.step = means.steps
         # a BF16 number is exact in float32
         self.rows[upload(changed, self.device)] = upload(vectors[changed].astype(np.float32), self.device).bfloat16()
-        return self.rows[: len(vectors)].double().view(len(vectors), self.heads, -1).transpose(0, 1)
+        return self.rows[: len(vectors)].view(len(vectors), self.heads, -1).transpose(0, 1)
 
 
 def upload(array: np.ndarray, device: str | torch.device) -> torch.Tensor:

@@ -304,9 +304,11 @@ def test_thresholding_of_tensor_operations_equals_that_of_the_wtu(buckets, level
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "wide"])
-def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, rng, torch, device):
+@pytest.mark.parametrize("work", [1, 2 * 32 * 16, 1 << 19])  # one mean key at a time, parts of 16, 16 and 8, all
+def test_scores_of_tensor_operations_are_exact_or_in_doubt(kind, work, rng, torch, device, monkeypatch):
     from sw_model.huggingface import tensor_kernels
 
+    monkeypatch.setattr(tensor_kernels, "WORK_MEANS", work)
     rows, keys = rng.standard_normal((2, 9, 32)), rng.standard_normal((2, 40, 32))
     if kind == "ties":
         rows, keys = np.round(rows * 64), np.round(keys * 64)
