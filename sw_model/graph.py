@@ -47,6 +47,9 @@ from sw_model.unit_cycles import (
 )
 from sw_model.workloads import Model, Phase
 
+# part of the words in flight that a single word waits for. Measured on the memories of V-Rex8 and V-Rex48, while the
+# load units of all cores have their bursts in flight: 0.64 and 0.69
+WORD_WAITS = 0.65
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
 # an RMS norm reads its vector twice, a layer norm three times
@@ -219,17 +222,29 @@ class Graph:
         return last
 
     def threshold(self, layer: int, last: int) -> int:
-        """The selection of candidates after their scores, task `last`."""
+        """The selection of candidates after their scores, task `last`; it ends when the first clusters are known.
+
+        The rows of the next KV heads of a core are selected while the clusters of a KV head are looked up and copied,
+        unless the rows do not fit the memory of the WTU.
+        """
         work, core = self.work, self.system.core
         if not core:
             return self.launches("prediction", round(work.gpu_kernels), [last], layer)
-        if work.threshold_rows:
-            cycles = self.wtu_cycles(self.latency(burst_bytes(self.system)))
-            if reads := wtu_reads(*self.row()):  # the row does not fit the memory of the WTU
-                nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
-                return self.add("prediction", "DRAM", cycles / self.hertz, [last], layer, nbytes)
-            return self.add("prediction", "WTU", cycles / self.hertz, [last], layer)
-        return last
+        if not work.threshold_rows:
+            return last
+        seconds = self.wtu_cycles(self.latency(burst_bytes(self.system))) / self.hertz
+        if reads := wtu_reads(*self.row()):
+            nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
+            self.dram("prediction", nbytes, [last], layer)
+            return self.add("prediction", "WTU", seconds, [last], layer)
+        heads = self.model.kv_heads * self.batch
+        own = heads / min(heads, core.retrieving)
+        lookups = max(self.select_s(), self.rates.fetch_bytes / self.link_rate())
+        first = (seconds + (own - 1) * max(0.0, seconds - lookups)) / own
+        selected = self.add("prediction", "WTU", first, [last], layer)
+        if own > 1:
+            self.add("prediction", "WTU", seconds - first, [selected], layer)
+        return selected
 
     def store(self, layer: int, after: int) -> int:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
@@ -244,7 +259,7 @@ class Graph:
         if self.work.hamming_pairs:
             cycles = hcu_cycles(self.work.hamming_pairs, core)
             after = self.add("prediction", "HCU", cycles / self.hertz, [after], layer)
-        tokens = self.work.append_bytes / self.model.kv_bytes
+        tokens = self.work.append_bytes / (self.model.kv_bytes * self.rates.assume.kv_bits / 16)
         seconds = store_cycles(tokens, latency, copy_latency, core) / self.hertz
         return self.add("prediction", "KVMU", seconds, [after], layer)
 
@@ -268,34 +283,55 @@ class Graph:
         heads = self.model.kv_heads * self.batch
         return heads / min(heads, core.retrieving) * lookups
 
-    def latency(self, nbytes: int) -> float:
-        """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer.
+    def latencies(self, nbytes: int) -> tuple[float, float]:
+        """Cycles from a request for `nbytes` of the core that retrieves to the data: alone, and while weights are read.
 
-        While weights are read, the words that all load units have requested before are served first. Besides them, the
-        core retrieves for as long as the selection and the fetch take.
+        Then the words that all load units have requested before are served first. The words of a burst go to several
+        channels of the memory, and the last one counts; a single word waits for one channel.
         """
-        system, core, model, rates = self.system, self.system.core, self.model, self.rates
+        system, core = self.system, self.system.core
         assert core
-
-        def quiet(size: int) -> float:
-            return read_latency_s(system.memory, size) * self.hertz
-
+        alone = read_latency_s(system.memory, nbytes) * self.hertz
         words = core.config.cores * READ_ENGINES["load"][1] * word_bytes(core)
-        busy = max(quiet(nbytes), words / rates.dram_stream * self.hertz)
-        weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream * self.hertz
-        fetch_s = rates.fetch_bytes / min(rates.link, rates.storage or rates.link)
-        alone = self.select_cycles(quiet(word_bytes(core))) + fetch_s * self.hertz
+        waiting = 1.0 if nbytes >= burst_bytes(system) else WORD_WAITS
+        return alone, max(alone, waiting * words / self.rates.dram_stream * self.hertz)
+
+    def busy_share(self) -> float:
+        """Share of the selection and the fetch during which the cores read weights and the values of this layer."""
+        core, model, rates = self.system.core, self.model, self.rates
+        assert core
+        (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
+        copies_per_s = min(self.copies_per_s(word), rates.storage or rates.link)
+        cycles = self.select_cycles(word) + rates.fetch_bytes / copies_per_s * self.hertz
         if self.work.threshold_rows:
-            alone += self.wtu_cycles(quiet(burst_bytes(system)))
-        return quiet(nbytes) + (busy - quiet(nbytes)) * weights / (weights + alone)
+            cycles += self.wtu_cycles(burst)
+        weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream
+        values = self.work.attend_read_bytes / 2 / rates.dram_kv
+        return min(1.0, (weights + values) * self.hertz / cycles) if cycles else 1.0
+
+    def latency(self, nbytes: int) -> float:
+        """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer."""
+        alone, busy = self.latencies(nbytes)
+        return alone + (busy - alone) * self.busy_share()
+
+    def copies_per_s(self, latency: float) -> float:
+        """Bytes per second of copies from the link: of its nominal rate, or of the words that the writes have open.
+
+        latency : cycles until a word is written
+        """
+        core = self.system.core
+        assert core
+        window = WRITE_ENGINES["copy"][1] * word_bytes(core)
+        return min(self.rates.link, window / (latency + PORT_CYCLES) * self.hertz)
 
     def link_rate(self) -> float:
-        """Bytes per second of a fetch over the link: of its nominal rate, or of the words that its writes have open."""
+        """Bytes per second of a fetch over the link, mean over a layer."""
         core = self.system.core
         if not core:
             return self.rates.link
-        window = WRITE_ENGINES["copy"][1] * word_bytes(core)
-        return min(self.rates.link, window / (self.latency(burst_bytes(self.system)) + PORT_CYCLES) * self.hertz)
+        share = self.busy_share()
+        alone, busy = (self.copies_per_s(latency) for latency in self.latencies(word_bytes(core)))
+        return 1 / (share / busy + (1 - share) / alone)
 
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
