@@ -18,6 +18,24 @@ E2M1 = [Fraction(float(x)) for x in np.arange(16, dtype=np.uint8).view(ml_dtypes
 E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(float)
 
 
+def near_ties(rng, lanes):
+    """A matrix in FP8, one tile wide: products of scales and codes next to a tie, whose rounding one bit decides.
+
+    A scale for each significand of a code, 8 to 15, both places of the half, and each bit below it: their product has
+    the half, the bit and no other one below. Without such a bit it is a tie.
+    """
+    factor, grows, bit = (x.ravel() for x in np.meshgrid(np.arange(8, 16), (0, 1), np.arange(-1, 19), indexing="ij"))
+    twos = np.where(factor == 8, 3, np.where(factor == 12, 2, 1 - factor % 2))  # the product is odd << twos
+    ones = 1 << 18 + grows | np.where(bit < 0, 0, 1 << np.maximum(bit, 0))
+    inverse = np.array([pow(int(odd), -1, 1 << 20) for odd in factor >> twos])
+    fraction = (ones >> twos) * inverse & (1 << 20) - 1 | rng.integers(0, 1 << 3, len(ones)) << 20
+    entries = rng.integers(100, 150, len(ones)) << 23 | fraction
+    rows = -(-len(ones) // lanes) * lanes
+    codes = rng.integers(1, 15, (rows, lanes)) << 3 | rng.integers(0, 2, (rows, lanes)) << 7
+    codes |= np.resize(factor, rows)[:, None] - 8
+    return PackedWeights(codes.astype(np.uint8), np.resize(entries, rows)[:, None].astype(np.uint32), lanes)
+
+
 def matrix(rng, form, rows, inputs, group):
     """A matrix with random codes; half of the entries are boundaries, the others random scales."""
     codes = rng.integers(0, 1 << form.bits, (rows, inputs)).astype(np.uint8)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from golden.kv_formats import Packed
+from golden.kv_formats import FIXED_BITS, Packed
 from hw.config import PRESETS, Config
 from hw.emit import to_rtlil
 from hw.kv_codec.kv_decoder import KvDecoder
@@ -19,11 +19,33 @@ def sized(name):
     return KvDecoder(lanes=lanes, bits=bits)
 
 
+def cancelling(rng, unit):
+    """Words with a level near 0 or near a power of two in fixed point, for every level and power, of both signs."""
+    steps, most = (1 << unit.bits) - 1, (1 << FIXED_BITS - 1) - 1
+    level, power, sign = (
+        x.ravel() for x in np.meshgrid(np.arange(1, steps), np.arange(-1, FIXED_BITS - 1), (-1, 1), indexing="ij")
+    )
+    value = np.where(power < 0, 0, sign << np.maximum(power, 0))
+    room = np.minimum(most - value, (most + value) * (steps - level) / level) - 1  # of the maximum above the level
+    high = value + 1 + (rng.random(len(level)) * room).astype(int)
+    low = np.rint((value * steps - high * level) / (steps - level)).astype(int)
+    mask = (1 << FIXED_BITS) - 1
+    headers = rng.integers(20, 200, len(level)) | (low & mask) << 8 | (high & mask) << 8 + FIXED_BITS
+    codes = np.where(
+        rng.random((len(level), unit.lanes)) < 0.5, level[:, None], rng.integers(0, steps + 1, (len(level), 1))
+    )
+    assert ((low >= -most) & (high <= most) & (low <= high)).all()
+    return Packed(codes.astype(np.uint8), headers.astype(np.uint32))
+
+
 def packed_words(rng, unit, count):
-    """Encoded words, and the same headers with random codes, so that every level occurs."""
+    """Encoded words, the same headers with random codes, so that every level occurs, and levels near 0."""
     packed = golden(unit).encode(words(rng, unit.lanes, count))
     codes = rng.integers(0, 1 << unit.bits, packed.codes.shape).astype(np.uint8)
-    both = Packed(np.concatenate([packed.codes, codes]), np.tile(packed.headers, 2))
+    near = cancelling(rng, unit)
+    both = Packed(
+        np.concatenate([packed.codes, codes, near.codes]), np.concatenate([np.tile(packed.headers, 2), near.headers])
+    )
     order = rng.permutation(len(both.headers))
     return Packed(both.codes[order], both.headers[order])
 

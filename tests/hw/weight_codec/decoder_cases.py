@@ -3,7 +3,7 @@
 import numpy as np
 
 from golden.weight_formats import BY_NUMBER
-from tests.golden.weight_cases import matrix
+from tests.golden.weight_cases import matrix, near_ties
 
 
 def runs(rng, lanes, count):
@@ -22,7 +22,17 @@ def runs(rng, lanes, count):
 def encoded(rng, form, lanes, m_blocks, tiles):
     """Words of a matrix as integers, and its decoded rows, tile after tile."""
     group = 32 if form.name == "mxfp4" else lanes
-    packed = matrix(rng, form, m_blocks * lanes, tiles * lanes, group)
+    return _tiles(form, lanes, matrix(rng, form, m_blocks * lanes, tiles * lanes, group))
+
+
+def ties(rng, lanes):
+    """A run of FP8: payload columns, words and decoded rows of products that round by one bit."""
+    packed = near_ties(rng, lanes)
+    words, rows = _tiles(BY_NUMBER[3], lanes, packed)
+    return {"encoding": [3], "rows": [len(packed.codes) // lanes], "tiles": [1]}, words, rows
+
+
+def _tiles(form, lanes, packed):
     image = np.ascontiguousarray(form.tiles(packed, lanes)).reshape(-1, 2 * lanes)
     decoded = form.decode_tiles(image.view("<u2"))
     return [int.from_bytes(word.tobytes(), "little") for word in image], decoded

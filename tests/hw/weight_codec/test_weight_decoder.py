@@ -9,7 +9,7 @@ from hw.emit import to_rtlil
 from hw.weight_codec.tile_layout import Encoding, TileLayout
 from hw.weight_codec.weight_decoder import WeightDecoder
 from sim.bench.run import InTurns, simulate
-from tests.hw.weight_codec.decoder_cases import bf16_rows, encoded, runs, stimulus
+from tests.hw.weight_codec.decoder_cases import bf16_rows, encoded, runs, stimulus, ties
 
 HEAVY = pytest.mark.heavy
 LANES = [4, *(pytest.param(lanes, marks=HEAVY) for lanes in (16, 64))]
@@ -29,6 +29,11 @@ def check(lanes, columns, words, rows, **options):
 def test_runs_equal_golden(rng, seed, lanes, stall):
     """Runs of all formats in mixed order, with all codes and boundary scales."""
     check(lanes, *runs(rng, lanes, 240 // lanes), stall=stall, seed=seed)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_products_that_round_by_one_bit(rng, lanes):
+    check(lanes, *ties(rng, lanes))
 
 
 @pytest.mark.parametrize("lanes", LANES)
