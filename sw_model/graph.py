@@ -47,8 +47,8 @@ from sw_model.unit_cycles import (
 )
 from sw_model.workloads import Model, Phase
 
-# part of the words in flight that a single word waits for. Measured on the memories of V-Rex8 and V-Rex48, while the
-# load units of all cores have their bursts in flight: 0.64 and 0.69
+# part of the words in flight that a single word waits for, see `tests/sw_model/memory/bench_word_waits.py`: on the
+# memories of V-Rex8 and V-Rex48 0.63 and 0.69, while the load units of all cores have their bursts in flight
 WORD_WAITS = 0.65
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;

@@ -224,6 +224,8 @@ LARGE_DIFFERENCES = {
     "vrex48 text 10000": 0.06, "vrex48 text 20000": 0.06, "vrex48 text 40000": 0.07,
     "vrex8 infinigenp frame 10000": 0.13, "vrex8 rekv text 10000": 0.06, "vrex8 oaken frame 40000": 0.1,
     "vrex8 oaken frame 200000": 0.06, "vrex8 vision": 0.13, "vrex48 vision": 0.3,
+    "vrex8-plus frame 1000": 0.1, "vrex8-plus frame 10000": 0.06, "vrex8-plus frame 200000": 0.1,
+    "vrex8-plus frame 700000": 0.09,
 }  # fmt: skip
 
 
@@ -235,6 +237,14 @@ def test_formula_agrees_with_the_programs():
         largest = LARGE_DIFFERENCES.get(row.point.name, 0.05)
         assert row.traffic.device == pytest.approx(row.formula.device_bytes, rel=0.05), row.point
         assert abs(row.formula_error) < largest, row.point
+
+
+def test_formula_agrees_with_the_programs_of_plus():
+    """Time of every recorded step of `PLUS_POINTS`."""
+    costs = {point.name: (programs.formula_cost(point), programs.program_cost(point)) for point in programs.PLUS_POINTS}
+    assert len(costs) == 20 and all(program for _, program in costs.values())
+    for name, (formula, program) in costs.items():
+        assert formula.total_s == pytest.approx(program.total_s, rel=LARGE_DIFFERENCES.get(name, 0.05)), name
 
 
 def test_cost_of_a_program():
