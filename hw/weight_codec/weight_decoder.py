@@ -207,9 +207,9 @@ class WeightDecoder(wiring.Component):
             scale.zero_point.eq(entry[:4]),
         ]
         for group in range(groups):
-            exponent = scale.exponents[group]
+            exponent = node(m, f"exponent_of{group}", Mux(is_mx, exponents.word_select(group, 8), entry[23:31]))
             m.d.comb += [
-                exponent.eq(Mux(is_mx, exponents.word_select(group, 8), entry[23:31])),
+                scale.exponents[group].eq(exponent),
                 scale.nan[group].eq(exponent.all() & (is_mx | fraction.any())),
                 scale.infinite[group].eq(exponent.all() & ~is_mx & ~fraction.any()),
                 scale.zero[group].eq(~exponent.any() & ~is_mx),
