@@ -240,7 +240,7 @@ def test_a_program_without_end_is_refused():
 @pytest.mark.parametrize("latency, gap", [(12, 1.0), (200, 3.0)])
 def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
     """Random commands, some of them empty, in sequence or all at once."""
-    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True)
+    bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, limit=1_000_000)
     author = Author(bench)
     commands = author.write(30)
     program = [*(command if waits else Command(command.name, command.fields) for command in commands), Command("END")]
