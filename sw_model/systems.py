@@ -214,8 +214,8 @@ _INTEGERS = {"generation", "lanes"}
 def memory_model(name: str) -> Memory:
     """Timing of the device memory of a system with cores, by the name in `System.memory`.
 
-    Its controller posts writes, as those of DRAMsim3 and gem5. The one of Ramulator 2, which the memory models are
-    compared with, lets the few writes of a fetch wait until the reads pause.
+    Its controller answers a write when the write enters its queue, as those of DRAMsim3 and gem5. That of Ramulator 2,
+    which the memory models are compared with, lets the few writes of a fetch wait until the reads pause.
     """
     return replace(load_memory(name), posted_writes=True)
 
