@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +53,10 @@ class Retrieved:
     offloaded: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     kept: list[list[int]] = field(default_factory=list)
+
+    def of_stream(self, number: int, streams: int) -> Retrieved:
+        """The part of stream `number` of a step of several streams, which take turns in every layer."""
+        return Retrieved(*(getattr(self, each.name)[number::streams] for each in fields(self)))
 
 
 class Observer(Protocol):

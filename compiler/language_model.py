@@ -7,11 +7,13 @@ The embedding and the LM head of a tied model share their tiles. A row of the em
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Protocol
 
 import numpy as np
 
 from compiler import vector_programs as programs
+from compiler.batch_layer import BatchLayer, Part, add_batch_layers
 from compiler.blocks import Activations, Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
@@ -104,6 +106,21 @@ def _padded_codes(packed: PackedWeights, form: WeightFormat, key: str, spec: Tex
     return result
 
 
+@dataclass(frozen=True)
+class StreamTokens:
+    """The tokens of one stream in a step.
+
+    rows : for each token, the words of device memory that hold its hidden state, in order
+    contexts : states of the layers of the stream
+    answer : the logits of the last token and the choice follow ; visual : the tokens are those of frames
+    """
+
+    rows: Sequence[Sequence[Words]]
+    contexts: Sequence[Context]
+    answer: bool = True
+    visual: bool = False
+
+
 class LanguageModelCompiler:
     """Allocates the memory of a text decoder and compiles the programs of its steps.
 
@@ -115,14 +132,15 @@ class LanguageModelCompiler:
     policy : what the layers do with their tokens
     form : format of the stored weights of the layers' projections; None: BF16
     cores : cores that work on a step, see `LayerCompiler`
+    batch : streams that one step can serve
 
     Attributes
     ----------
     layers : all layers; they share buffers, and each one overwrites its input `x` with its output
     x : word address of the hidden states ; cosines : word address of the RoPE angles of a step
     head : the LM head
-    logits : word address of the logits, FP32
-    choice : word address of the choice: 2**24 minus the ID of the most probable token, an FP32 number
+    logits : word address of the logits, FP32, a row for each stream that is answered
+    choice : word address of the choices, two words each: 2**24 minus the ID of the most probable token, an FP32 number
 
     Raises
     ------
@@ -142,6 +160,7 @@ class LanguageModelCompiler:
         policy: Policy,
         form: WeightFormat | None = None,
         cores: int = 1,
+        batch: int = 1,
     ):
         if spec.kv_heads != config.kv_heads:
             raise ValueError(f"kv_heads of the model must be those of the core, {config.kv_heads}, got {spec.kv_heads}")
@@ -151,12 +170,14 @@ class LanguageModelCompiler:
             raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {spec.vocabulary}")
         if len(contexts) != spec.layers:
             raise ValueError(f"contexts must be one for each of {spec.layers} layers, got {len(contexts)}")
-        self.config, self.spec, self.region, self.form = config, spec, region, form
+        self.config, self.spec, self.region, self.form, self.batch = config, spec, region, form, batch
         sizes = LayerSizes(
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
-        kind = WindowLayer if policy.windows else LayerCompiler
+        kind = WindowLayer if policy.windows else LayerCompiler if batch == 1 else BatchLayer
+        if policy.windows and batch > 1:
+            raise ValueError(f"batch must be 1 for policy {policy.name}, got {batch}")
         first = kind(config, sizes, region, contexts[0], policy, form, cores)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
@@ -168,10 +189,10 @@ class LanguageModelCompiler:
         allocate = region.allocate
         self.head = Matrix(allocate(matrix_words(blocks, self.words, n, cores)), blocks, self.words, cores=cores)
         self.embedding = 0 if spec.tied_embeddings else allocate(spec.vocabulary * self.words)
-        self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks), allocate(2 * blocks)
+        self.norm, self.logits, self.ranks = allocate(self.words), allocate(2 * blocks * batch), allocate(2 * blocks)
         self.piece = min(config.vpe_rows, blocks)  # beats of the logits that are compared together
         self.pieces = -(-blocks // self.piece)
-        self.best, self.choice = allocate(2 * self.pieces), allocate(2)
+        self.best, self.choice = allocate(2 * self.pieces * batch), allocate(2 * batch)
         last = spec.vocabulary - (self.pieces - 1) * self.piece * n
         first.vectors.add(
             {
@@ -218,32 +239,39 @@ class LanguageModelCompiler:
         pairs = [x.reshape(len(x), -1, self.width) for x in (cosines, sines)]
         return np.stack(pairs, axis=2).astype("<u4").tobytes()
 
-    def step(
-        self,
-        rows: Sequence[Sequence[Words]],
-        contexts: Sequence[Context],
-        *,
-        answer: bool = True,
-        visual: bool = False,
-        share: Share = ALONE,
-    ) -> list[Command]:
-        """Program of a step whose tokens are copied from the words `rows`, one entry for each token.
+    def step(self, streams: Sequence[StreamTokens], share: Share = ALONE) -> list[Command]:
+        """Program of a step with the tokens of one or more streams, of the core with this share.
 
-        `contexts` are the states of the layers. With `answer` the logits of the last token and the choice follow.
-        `visual` : the tokens are those of frames. It is the program of the core with this share.
+        The rows of the streams follow each other in `x`, and the logits of the answered ones in `logits`.
         """
         p, copied = self.layers[0].products.program(share), list[CommandRef]()
+        rows = list(chain.from_iterable(stream.rows for stream in streams))
         for token in share.part(len(rows)):
             target = self.x + token * self.words
             for source, count in rows[token]:
                 copied = [p.builder.add("COPY", {"source": source, "target": target, "words": count})]
                 target += count
         last = p.builder.meet(copied)
-        layers = [layer.for_context(context) for layer, context in zip(self.layers, contexts, strict=True)]
-        last = add_layers(p, layers, len(rows), last, visual=visual)
-        if answer:
-            self._answer(p, self.x + (len(rows) - 1) * self.words, last)
+        if len(streams) == 1:
+            (stream,) = streams
+            layers = [layer.for_context(at) for layer, at in zip(self.layers, stream.contexts, strict=True)]
+            last = add_layers(p, layers, len(rows), last, visual=stream.visual)
+        else:
+            last = self._add_batch(p, streams, last)
+        ends = accumulate(len(stream.rows) for stream in streams)
+        answered = [end - 1 for end, stream in zip(ends, streams, strict=True) if stream.answer]
+        if answered:
+            self._answer(p, answered, last)
         return [*p.builder.commands, Command("END")]
+
+    def _add_batch(self, p: Operands, streams: Sequence[StreamTokens], after: Sequence[CommandRef]) -> list[CommandRef]:
+        """Append the commands of the layers for several streams, and return the last ones."""
+        counts = [len(stream.rows) for stream in streams]
+        firsts = list(accumulate(counts, initial=0))
+        layers = [layer for layer in self.layers if isinstance(layer, BatchLayer)]
+        own = list(zip(streams, firsts, counts, strict=False))
+        parts = [[Part(stream.contexts[n], first, count) for stream, first, count in own] for n in range(len(layers))]
+        return add_batch_layers(p, layers, parts, after)
 
     def store(
         self,
@@ -267,18 +295,25 @@ class LanguageModelCompiler:
             layer.add_store(p, tokens)
         return [*p.builder.commands, Command("END")]
 
-    def _answer(self, p: Operands, hidden: int, after: Sequence[CommandRef]) -> None:
-        """Final norm, LM head, and the most probable token."""
-        layer = self.layers[0]
-        norm = p.builder.meet(layer.norm(p, self.norm, hidden, 1, after))
+    def _answer(self, p: Operands, tokens: Sequence[int], after: Sequence[CommandRef]) -> None:
+        """Final norm, LM head, and the most probable token after each of `tokens`, which are rows of `x`."""
+        layer, hidden, count = self.layers[0], self.x + tokens[0] * self.words, len(tokens)
+        if count > 1:  # their rows are brought together
+            hidden, copied = layer.attended, list[CommandRef]()
+            for row in p.builder.share.part(count):
+                fields = {"source": self.x + tokens[row] * self.words, "target": hidden + row * self.words}
+                copied = [p.builder.add("COPY", {**fields, "words": self.words}, after=after)]
+            after = p.builder.meet(copied)
+        norm = p.builder.meet(layer.norm(p, self.norm, hidden, count, after))
         x = Activations([Columns(layer.normed, self.words)], norm)
-        logits = p.builder.meet(layer.products.multiply(p, self.head, 1, x, self.logits, wide=True))
-        if p.builder.share.leads:
-            self._choose(p, logits)
+        logits = p.builder.meet(layer.products.multiply(p, self.head, count, x, self.logits, wide=True))
+        for row in range(count) if p.builder.share.leads else ():
+            self._choose(p, row, logits)
 
-    def _choose(self, p: Operands, logits: Sequence[CommandRef]) -> None:
-        """The most probable token, on one core."""
-        blocks, row = self.blocks, {"a": self.logits, "a_wide": 1, "extra": 1}
+    def _choose(self, p: Operands, number: int, logits: Sequence[CommandRef]) -> None:
+        """The most probable token of row `number` of the logits, on one core."""
+        blocks, first, best = self.blocks, self.logits + 2 * number * self.blocks, self.best + 2 * number * self.pieces
+        row = {"a": first, "a_wide": 1, "extra": 1}
         self.vectors.command(p, "maximum", logits, repeat=1, **row, a_beats=blocks, destination=Destination.NONE)
         whole, step = self.pieces - 1, self.piece
         found: list[CommandRef] = []
@@ -288,12 +323,12 @@ class LanguageModelCompiler:
         ):
             if count:
                 found = self.vectors.command(
-                    p, name, logits, repeat=count, a=self.logits + 2 * start, a_stride=2 * step, a_beats=beats,
+                    p, name, logits, repeat=count, a=first + 2 * start, a_stride=2 * step, a_beats=beats,
                     a_wide=1, b=self.ranks + 2 * start, b_stride=2 * step, b_beats=beats, b_wide=1, b_used=1,
-                    out=self.best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
+                    out=best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
                 )  # fmt: skip
-        self.vectors.command(p, "best rank", found, repeat=1, a=self.best, a_beats=self.pieces, a_wide=1,
-                             out=self.choice, out_beats=1, out_wide=1, extra=1)  # fmt: skip
+        self.vectors.command(p, "best rank", found, repeat=1, a=best, a_beats=self.pieces, a_wide=1,
+                             out=self.choice + 2 * number, out_beats=1, out_wide=1, extra=1)  # fmt: skip
 
 
 def chosen_token(choice: bytes) -> int:

@@ -526,9 +526,9 @@ class LayerCompiler:
         """An empty program of a core that works alone."""
         return self.products.program()
 
-    def open(self, p: Operands, lists: int = 0) -> list[CommandRef]:
-        """Append the command that opens the context."""
-        return p.builder.lead("OPEN", {"context": self.context.number, "lists": lists})
+    def open(self, p: Operands, lists: int = 0, after: Sequence[CommandRef] = ()) -> list[CommandRef]:
+        """Append the command that opens the context; `lists` : page lists, which the commands `after` use."""
+        return p.builder.lead("OPEN", {"context": self.context.number, "lists": lists}, after=after)
 
     def _vector(
         self, p: Operands, name: str, after: Sequence[CommandRef], *, repeat: int | range, **fields: int

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type"
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,6 +138,16 @@ class RetrievalAttention:
         if self.two_stage:
             self.cluster_blocks = self.two_stage.blocks
             self.images |= self.two_stage.images
+
+    def from_token(self, first: int, rotated: Mapping[str, int]) -> "RetrievalAttention":
+        """The same for the tokens of a step from token `first` on; `rotated` : word addresses of their rows."""
+        other, row = copy(self), first * self.group
+        other.rotated, other.scoring = rotated, rotated["q"]
+        other.scores = [word + row * self.score_words for word in self.scores]
+        other.cluster_scores = [word + row * self.score_words for word in self.cluster_scores]
+        other.shares = [word + row * self.key_blocks for word in self.shares]
+        other.outputs = [word + row * self.head for word in self.outputs]
+        return other
 
     def add_programs(self) -> None:
         """Add the vector programs."""

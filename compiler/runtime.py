@@ -11,8 +11,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,9 @@ from compiler.checkpoint import Checkpoint
 from compiler.context_file import ContextAddress
 from compiler.golden_machine import GoldenMachine, Retrieved
 from compiler.images import ImageProcessor
-from compiler.language_model import LanguageModelCompiler, chosen_token
+from compiler.language_model import LanguageModelCompiler, StreamTokens, Words, chosen_token
 from compiler.layer import Context
+from compiler.limits import Limits
 from compiler.machine.interpreter import FastInterpreter
 from compiler.memory import Region
 from compiler.mosaic_host import MosaicHost
@@ -58,40 +60,6 @@ MAX_WORDS = 1 << 32  # of a device memory
 BF16_WEIGHTS = "bf16"
 WEIGHTS = (BF16_WEIGHTS, *FORMATS)  # formats of the stored weights of the projections
 Placement = tuple[np.ndarray, Positions]  # positions of the tokens of a step, and those after it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Sizes of a machine that the model does not determine.
-
-    streams  sessions that can exist at the same time
-    tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
-    step     tokens of the largest step: a frame, or a piece of a prompt; 0: 64, or those of a frame if they are more
-    resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
-    pages    pages of a context; 0: as many as the policy needs; with hash codes a quarter of `tokens`, at least 64, at
-             most what the core allows
-    memory   bytes of device memory; 0: what the model needs
-    height   rows of a frame in pixels, for a vision tower that has no image size; 0: those of 8 tokens
-    width    columns of a frame, likewise
-    pooled   rows, and columns, of the tokens of a frame after average pooling of its patches; 0: no pooling
-    shared   tokens that each further session shares with the first one, in complete pages (`Session.fork`), which
-             reduces the device memory; 0: sessions can begin empty
-    """
-
-    streams: int = 1
-    tokens: int = 0
-    step: int = 0
-    resident: int = 0
-    pages: int = 0
-    memory: int = 0
-    height: int = 0
-    width: int = 0
-    pooled: int = 0
-    shared: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            checks.integer(field.name, getattr(self, field.name), int(field.name == "streams"))
 
 
 class Machine:
@@ -138,7 +106,7 @@ class Machine:
             if vision is None and (value := getattr(limits, name)):
                 raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
         frame = shape.output_tokens * policy.frames_per_step if shape else 0
-        self.step = limits.step or max(frame, min(DEFAULT_STEP, config.page_frames // 2))
+        self.step = limits.step or max(frame * limits.batch, min(DEFAULT_STEP, config.page_frames // 2))
         if self.step < frame:
             of = "a frame" if policy.frames_per_step == 1 else f"{policy.frames_per_step} frames"
             raise ValueError(f"step must be at least the {frame} tokens of {of}, got {self.step}")
@@ -147,7 +115,7 @@ class Machine:
         self.plan = plan = plan_store(
             config, policy, limits.streams * text.layers, tokens=limits.tokens, step=self.step, pages=limits.pages,
             resident=limits.resident, saved=(limits.streams - 1) * text.layers * limits.shared // config.page_tokens,
-            step_name="step" if limits.step else "tokens of a frame",
+            batch=limits.batch, step_name="step" if limits.step else "tokens of a frame",
         )  # fmt: skip
         word, page, own = 2 * config.dpe_inputs, plan.page_bytes, plan.context
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
@@ -165,7 +133,7 @@ class Machine:
             ]
             for at in self.addresses:
                 create_context(tables, at.number, own, at.base, host_base=at.host_base)
-            if policy.table(config).partitions and policy.prefetch == "next_layer":
+            if limits.batch > 1 or (policy.table(config).partitions and policy.prefetch == "next_layer"):
                 free_all_frames(tables)  # the order in which frames are used again matters, see `plan_store`
             widths = LayerWidths(text.hidden, text.q_heads, text.head_dim)
             branch = policy.branch(config, widths)
@@ -183,14 +151,14 @@ class Machine:
             self.decoder = LanguageModelCompiler(
                 config, text, region, self.contexts[: text.layers], tokens=self.step,
                 keys=-(-(plan.past + self.step) // config.dpe_inputs) * config.dpe_inputs, policy=policy, form=form,
-                cores=cores,
+                cores=cores, batch=limits.batch,
             )  # fmt: skip
             self.features_word = region.allocate(self.step * self.decoder.words)
             self.vision = None
             if shape:
-                self.vision = VisionCompiler(
-                    config, shape, region, frames=policy.frames_per_step, cores=cores, masks=policy.windows
-                )
+                together = min(limits.batch, self.step // shape.output_tokens)  # frames of a step of several sessions
+                frames = max(policy.frames_per_step, together)
+                self.vision = VisionCompiler(config, shape, region, frames=frames, cores=cores, masks=policy.windows)
             self.windows = None
             if isinstance(policy, CodecSightPolicy):
                 self.windows = plan_windows(
@@ -243,6 +211,7 @@ class Machine:
         if self.vision is not None:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
+        self._counted = self._by_host()  # after the last step
         self._model, self._folder = checkpoint.fingerprint(), checkpoint.path
         use: tuple[object, ...] = () if (table_use := policy.table(config)) == RESV_POLICY else (table_use,)
         if branch is not None:
@@ -290,6 +259,33 @@ class Machine:
         self._free.pop(0)
         return session
 
+    def _by_host(self) -> tuple[int, int, int]:
+        return self.core.written, self.core.read, self.core.runs
+
+    def count_host(self) -> tuple[int, int, int]:
+        """Bytes that the host has written and read since the last call, and runs of the cores."""
+        before, self._counted = self._counted, self._by_host()
+        written, read, runs = (now - then for now, then in zip(self._counted, before, strict=True))
+        return written, read, runs
+
+    def see(self, frames: Sequence[Sequence[np.ndarray]]) -> tuple[list[list[list[Words]]], int]:
+        """Frames through the vision tower: the words of the visual tokens of each frame, and the number of commands.
+
+        `frames` : pictures of each frame, as of `Session.frame`
+        """
+        vision, images = self.vision, self.images
+        assert vision is not None and images is not None
+        shape, words = vision.shape, vision.out_words
+        rows = np.concatenate([images.patches(*pictures)[shape.order] for pictures in frames])
+        padded = np.zeros((len(rows), vision.patch_words * self.config.dpe_inputs), "<u2")
+        padded[:, : rows.shape[1]] = rows
+        self.core.put({vision.patches: padded.tobytes()})
+        programs = [vision.program(len(frames), share) for share in self.shares]
+        self.core.run(*programs)
+        order = np.argsort(shape.output_order).tolist()
+        firsts = [vision.out + number * shape.output_tokens * words for number in range(len(frames))]
+        return [[[(first + n * words, words)] for n in order] for first in firsts], sum(map(len, programs))
+
     def shares_pages(self, contexts: Sequence[Context]) -> bool:
         """Whether contexts share pages with others."""
         store = self.memories.store
@@ -316,6 +312,7 @@ class Machine:
 class Step:
     """A step of a session: its tokens, commands, and what its layers retrieved.
 
+    sessions : that the step served; commands, bytes and round trips are those of all of them
     input_bytes : that the host wrote to device memory for it: programs, angles, pictures, decisions
     output_bytes : that the host read from device memory: logits and choice, and what it decides from
     round_trips : runs of the cores, after each of which the host acts
@@ -327,6 +324,7 @@ class Step:
     input_bytes: int
     output_bytes: int
     round_trips: int
+    sessions: int = 1
 
 
 class Session:
@@ -346,7 +344,6 @@ class Session:
         self.steps: list[Step] = []
         self.logits = np.zeros(0, np.uint32)
         self.frequencies = machine.spec.text.rope.frequencies()
-        self._host = self._by_host()  # after the last step
         self.frames = 0  # so far
         partitions = machine.policy.table(machine.config).partitions
         self.partial = machine.policy.table(machine.config).partial  # partial scores, whose columns the host chooses
@@ -464,31 +461,27 @@ class Session:
         `frames` : pictures of each frame, as of `frame`; at most `frames_per_step` of the policy
         `seconds` : time of each frame of a video, for models that have tokens_per_second; None: pictures alone
         """
-        vision, images, spec = self.machine.vision, self.machine.images, self.machine.spec.vision
-        if vision is None or images is None or spec is None:
+        vision, most = self.machine.vision, self.machine.policy.frames_per_step
+        if vision is None:
             raise ValueError(f"model of family {self.machine.spec.family} has no vision tower, got a frame")
-        if not 1 <= len(frames) <= vision.frames:
-            raise ValueError(f"frames must be 1 to {vision.frames} for one step, got {len(frames)}")
+        if not 1 <= len(frames) <= most:
+            raise ValueError(f"frames must be 1 to {most} for one step, got {len(frames)}")
         if seconds is not None and len(seconds) != len(frames):
             raise ValueError(f"seconds must be one for each of {len(frames)} frames, got {len(seconds)}")
-        shape, words = vision.shape, vision.out_words
-        count = shape.output_tokens
         positions, after = list[np.ndarray](), self.positions
         for number in range(len(frames)):
-            own, after = self._visual(count, shape.output_grid, None if seconds is None else seconds[number], after)
+            own, after = self.place_frame(None if seconds is None else seconds[number], after)
             positions.append(own)
         placed = np.concatenate(positions), after
-        rows = np.concatenate([images.patches(*pictures)[shape.order] for pictures in frames])
-        padded = np.zeros((len(rows), vision.patch_words * self.machine.config.dpe_inputs), "<u2")
-        padded[:, : rows.shape[1]] = rows
-        self._check(len(frames) * count, placed, frame=True)
-        self.machine.core.put({vision.patches: padded.tobytes()})
-        programs = [vision.program(len(frames), share) for share in self.machine.shares]
-        self.machine.core.run(*programs)
-        order = np.argsort(shape.output_order)
-        numbers = (np.arange(len(frames))[:, None] * count + order).ravel().tolist()
-        tokens = [[(vision.out + n * words, words)] for n in numbers]
-        self._step(tokens, placed, answer=False, frame=True, more=sum(map(len, programs)))
+        self.check(len(placed[0]), placed, frame=True)
+        seen, commands = self.machine.see(frames)
+        self._step(list(chain.from_iterable(seen)), placed, answer=False, frame=True, more=commands)
+
+    def place_frame(self, seconds: float | None, before: Positions) -> Placement:
+        """Positions of the tokens of a frame that follow the positions `before`, and those after them."""
+        assert self.machine.vision is not None
+        shape = self.machine.vision.shape
+        return self._visual(shape.output_tokens, shape.output_grid, seconds, before)
 
     def features(self, rows: np.ndarray, grid: tuple[int, int] | None = None, seconds: float | None = None) -> None:
         """Visual tokens: hidden states (T, hidden), BF16 bit patterns. They are one step.
@@ -503,7 +496,7 @@ class Session:
         if not 1 <= len(rows) <= step:
             raise ValueError(f"rows must be 1 to {step}, got {len(rows)}")
         placed = self._visual(len(rows), grid, seconds, self.positions)
-        self._check(len(rows), placed, frame=True)
+        self.check(len(rows), placed, frame=True)
         self.machine.core.put({self.machine.features_word: rows.astype("<u2").tobytes()})
         words = decoder.words
         tokens = [[(self.machine.features_word + n * words, words)] for n in range(len(rows))]
@@ -527,18 +520,21 @@ class Session:
 
         A text is encoded by the tokenizer of the checkpoint, with the tokens that begin a text if the session is empty.
         """
-        decoder, size = self.machine.decoder, self.machine.step
-        if isinstance(tokens, str):
-            tokens = self.machine.tokenizer.encode(tokens, begin=not self.position)
-        if not tokens:
-            raise ValueError("tokens must be at least one token ID, got none")
-        rows = [decoder.embedding_words(token) for token in tokens]
-        self._check(len(rows), self.positions.text(len(rows)))  # of all steps, before the first one
+        size, rows = self.machine.step, self.embeddings(tokens)
+        self.check(len(rows), self.positions.text(len(rows)))  # of all steps, before the first one
         choice = None
         for start in range(0, len(rows), size):
             step = rows[start : start + size]
             choice = self._step(step, self.positions.text(len(step)), answer=answer and start + size >= len(rows))
         return choice
+
+    def embeddings(self, tokens: str | Sequence[int]) -> list[list[Words]]:
+        """Words of the embeddings of a text, see `prompt`."""
+        if isinstance(tokens, str):
+            tokens = self.machine.tokenizer.encode(tokens, begin=not self.position)
+        if not tokens:
+            raise ValueError("tokens must be at least one token ID, got none")
+        return [self.machine.decoder.embedding_words(token) for token in tokens]
 
     def ask(self, question: str | Sequence[int], *, count: int = 32, sampling: Sampling | None = None) -> Iterator[int]:
         """Answer to a question (see `prompt`): token IDs one by one, at most `count`, up to an end token of the model.
@@ -563,7 +559,7 @@ class Session:
             name = self.machine.policy.name
             raise ValueError(f"session must be of a policy whose state is in its contexts, got policy {name}")
 
-    def _check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
+    def check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
         if not self.contexts:
             raise ValueError("session must be open, got a closed one")
@@ -585,12 +581,7 @@ class Session:
         if placed[1].next > text.max_positions:
             raise ValueError(f"positions of the model must be at most {text.max_positions}, got {placed[1].next}")
 
-    def _by_host(self) -> tuple[int, int, int]:
-        """Bytes that the host has written and read so far, and runs of the cores."""
-        core = self.machine.core
-        return core.written, core.read, core.runs
-
-    def _choose_columns(self, tokens: int, column_share: float) -> None:
+    def choose_columns(self, tokens: int, column_share: float) -> None:
         """Write the columns that score tokens by the queries of the first step, of `tokens` tokens, for each layer."""
         config, text, core = self.machine.config, self.machine.spec.text, self.machine.core
         order = pair_order(config.head_dim, config.dpe_inputs)
@@ -600,7 +591,7 @@ class Session:
             mask = column_mask(queries, order, text.head_dim, column_share)
             core.put({context.columns_word: np.where(mask, BF16_ONE, 0).astype("<u2").tobytes()})
 
-    def _hidden_states(self, rows: Sequence[Sequence[tuple[int, int]]]) -> np.ndarray:
+    def hidden_states(self, rows: Sequence[Sequence[Words]]) -> np.ndarray:
         """The tokens of a step before the first layer (T, hidden), from the words that hold them; float64."""
         core = self.machine.core
         read = [np.concatenate([core.host_get(at, words * core.word_bytes) for at, words in row]) for row in rows]
@@ -608,47 +599,87 @@ class Session:
 
     def _step(
         self,
-        rows: Sequence[Sequence[tuple[int, int]]],
+        rows: Sequence[Sequence[Words]],
         placed: Placement,
         *,
         answer: bool,
         frame: bool = False,
         more: int = 0,
     ) -> int | None:
-        machine, count, (positions, after) = self.machine, len(rows), placed
-        decoder, text = machine.decoder, machine.spec.text
-        self._check(count, placed, frame=frame)
-        self.frames += frame
-        if (layer := decoder.layers[0]).table.by_frames:
-            machine.core.put({layer.projected: layer.label_image(self.frames if frame else 0)})
-        pairs = of_pairs(positions, text.head_dim, text.rope.sections)
-        machine.core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, self.frequencies))})
-        if self.host:
-            self.host.before(self._hidden_states(rows) if frame else None)
-        programs = [
-            decoder.step(rows, self.contexts, answer=answer, visual=frame, share=share) for share in machine.shares
-        ]
-        retrieved, done = machine.core.run(*programs), self._host
-        if self.host:
-            moves = self.host.after(self.position, count, frame)
-            stored = [decoder.store(count, self.contexts, moves, share) for share in machine.shares]
-            more += sum(map(len, stored))
-            retrieved.offloaded.extend(machine.core.run(*stored).offloaded)
-        core = machine.core
-        if answer:
-            self.logits = core.host_get(decoder.logits, 4 * machine.spec.text.vocabulary).view("<u4").astype(np.uint32)
-            choice = core.host_get(decoder.choice, 4).tobytes()
-        if self.partial and not self.position:
-            self._choose_columns(count, self.partial.column_share)
-        self._host = self._by_host()
-        by_host = [now - before for now, before in zip(self._host, done, strict=True)]
-        self.steps.append(Step(count, more + sum(map(len, programs)), retrieved, *by_host))
-        self.position, self.positions = self.position + count, after
-        if not answer:
-            return None
-        if np.isnan(decode(self.logits, FP32)).any():
-            raise ValueError(f"logits of position {self.position - 1} must be numbers, got NaN: check the weights")
-        return chosen_token(choice)
+        return run_step(self.machine, [SessionTokens(self, rows, placed, answer, frame)], more)[0]
+
+
+@dataclass(frozen=True)
+class SessionTokens:
+    """The tokens of one session in a step.
+
+    rows : for each token, the words of device memory that hold its hidden state ; placed : its positions
+    answer : the logits of the last token and the choice are computed ; frame : the tokens are those of a frame
+    """
+
+    session: Session
+    rows: Sequence[Sequence[Words]]
+    placed: Placement
+    answer: bool
+    frame: bool
+
+    def before(self, machine: Machine) -> None:
+        """What the host does before the step."""
+        session, layer = self.session, machine.decoder.layers[0]
+        session.check(len(self.rows), self.placed, frame=self.frame)
+        session.frames += self.frame
+        if layer.table.by_frames:
+            machine.core.put({layer.projected: layer.label_image(session.frames if self.frame else 0)})
+
+    def after(self, machine: Machine, number: int) -> int | None:
+        """What the host does after the step: returns the choice if there is one, answer `number` of the step."""
+        session, decoder, core, count = self.session, machine.decoder, machine.core, len(self.rows)
+        choice = None
+        if self.answer:
+            logits = decoder.logits + 2 * number * decoder.blocks
+            nbytes = 4 * machine.spec.text.vocabulary
+            session.logits = core.host_get(logits, nbytes).view("<u4").astype(np.uint32)
+            choice = chosen_token(core.host_get(decoder.choice + 2 * number, 4).tobytes())
+        if session.partial and not session.position:
+            session.choose_columns(count, session.partial.column_share)
+        session.position, session.positions = session.position + count, self.placed[1]
+        return choice
+
+
+def run_step(machine: Machine, parts: Sequence[SessionTokens], more: int) -> list[int | None]:
+    """Execute a step for one or more sessions; returns the choice of each one that is answered.
+
+    `more` : commands that the machine has already executed for the step
+    """
+    decoder, text, core = machine.decoder, machine.spec.text, machine.core
+    for part in parts:
+        part.before(machine)
+    positions = np.concatenate([part.placed[0] for part in parts])
+    pairs, frequencies = of_pairs(positions, text.head_dim, text.rope.sections), parts[0].session.frequencies
+    core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, frequencies))})
+    first = parts[0]
+    host = first.session.host  # of a policy whose steps serve one session
+    if host:
+        host.before(first.session.hidden_states(first.rows) if first.frame else None)
+    streams = [StreamTokens(part.rows, part.session.contexts, part.answer, part.frame) for part in parts]
+    programs = [decoder.step(streams, share) for share in machine.shares]
+    retrieved = core.run(*programs)
+    if host:
+        moves = host.after(first.session.position, len(first.rows), first.frame)
+        stored = [decoder.store(len(first.rows), first.session.contexts, moves, share) for share in machine.shares]
+        more += sum(map(len, stored))
+        retrieved.offloaded.extend(core.run(*stored).offloaded)
+    numbers = accumulate((part.answer for part in parts), initial=0)
+    choices = [part.after(machine, number) for part, number in zip(parts, numbers, strict=False)]
+    by_host, commands = machine.count_host(), more + sum(map(len, programs))
+    for number, part in enumerate(parts):
+        own = retrieved.of_stream(number, len(parts))
+        part.session.steps.append(Step(len(part.rows), commands, own, *by_host, sessions=len(parts)))
+    for part in parts:
+        if part.answer and np.isnan(decode(part.session.logits, FP32)).any():
+            at = part.session.position - 1
+            raise ValueError(f"logits of position {at} must be numbers, got NaN: check the weights")
+    return choices
 
 
 def compile_model(

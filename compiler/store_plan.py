@@ -73,12 +73,14 @@ def plan_store(
     pages: int = 0,
     resident: int = 0,
     saved: int = 0,
+    batch: int = 1,
     step_name: str = "step",
 ) -> StorePlan:
     """Sizes for sessions of `tokens` tokens in steps of at most `step`.
 
     `pages`, `resident` : values of `Limits`; 0: as many as the policy needs and the core allows
     `saved` : page frames that the contexts do not need because they share pages
+    `batch` : streams that one step can serve
     `step_name` : name of `step` in messages
 
     Raises ValueError if a size does not fit the core.
@@ -101,6 +103,10 @@ def plan_store(
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
     # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
     reserve, all_pages = step, contexts * own_pages - saved
+    if batch > 1 and not keeps_all:
+        # a stream attends to pages that its commit has offloaded while the tokens of the next stream are stored. A
+        # frame is used again after all that were free before it, of which there are at least `step`
+        all_pages += reserve
     if policy.table(config).partitions:
         reserve = max(step, own_pages)
         if policy.prefetch == "next_layer" and not keeps_all:

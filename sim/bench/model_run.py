@@ -68,11 +68,11 @@ class ModelRun:
         decoder, vision = machine.decoder, machine.vision
         self._outputs = [
             Output("hidden states", decoder.x, machine.step * decoder.words, "<u2"),
-            Output("logits", decoder.logits, 2 * decoder.blocks, "<u4"),
-            Output("choice", decoder.choice, 2, "<u4"),
+            Output("logits", decoder.logits, 2 * decoder.blocks * decoder.batch, "<u4"),
+            Output("choice", decoder.choice, 2 * decoder.batch, "<u4"),
         ]
         if vision is not None:
-            tokens = vision.shape.output_tokens * vision.out_words
+            tokens = vision.frames * vision.shape.output_tokens * vision.out_words
             self._outputs.insert(0, Output("visual tokens", vision.out, tokens, "<u2"))
         if machine.state_words:
             states = len(machine.contexts) * machine.state_words

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.builder import Share
-from compiler.language_model import LanguageModelCompiler
+from compiler.language_model import LanguageModelCompiler, StreamTokens
 from compiler.layer import Context
 from compiler.memory import Region
 from compiler.model_spec import ProjectorSpec, RopeSpec, TextSpec, VisionSpec
@@ -152,7 +152,8 @@ class _Decoder:
     def step(self, contexts: Sequence[Context], tokens: int, *, answer: bool, visual: bool) -> list[list[Command]]:
         """Programs of a step of `tokens` tokens."""
         rows = [self.compiler.embedding_words(token) for token in range(tokens)]
-        return [self.compiler.step(rows, contexts, answer=answer, visual=visual, share=share) for share in self.shares]
+        streams = [StreamTokens(rows, contexts, answer, visual)]
+        return [self.compiler.step(streams, share) for share in self.shares]
 
 
 def compile_step(
