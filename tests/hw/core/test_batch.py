@@ -19,14 +19,14 @@ from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
 
 HEAVY = pytest.mark.heavy
-POLICIES = {  # policy, tokens in device memory; all page frames of the core are enough for windows of one page
-    "resv": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
-    "resv, next layer": (ResvPolicy(ratio=0.5, hamming_threshold=3, prefetch="next_layer"), 6),
-    "full": (FullPolicy(), 6),
-    "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 6),
-    "window": (WindowPolicy(sink=0, recent=4), 0),
+POLICIES = {  # policy, streams, tokens in device memory; the page frames of the core are enough for two windows
+    "resv": (ResvPolicy(ratio=0.5, hamming_threshold=3), 3, 4),
+    "resv, next layer": (ResvPolicy(ratio=0.5, hamming_threshold=3, prefetch="next_layer"), 2, 6),
+    "full": (FullPolicy(), 3, 4),  # nothing but the program keeps FETCH from page lists that a stream still reads
+    "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 3, 4),
+    "window": (WindowPolicy(sink=0, recent=4), 2, 0),
 }
-QUICK = (("resv, next layer", 2), ("window", 1))
+QUICK = (("resv, next layer", 2), ("full", 1))
 CASES = [
     *QUICK,
     *[pytest.param(name, cores, marks=HEAVY) for name in POLICIES for cores in (1, 2) if (name, cores) not in QUICK],
@@ -40,13 +40,15 @@ def test_streams_in_one_step_equal_the_golden_machine(name, cores, tmp_path, rng
     With the fixed latency, the cycles are those that the cycle model predicts, within its error.
     """
     write_random(tmp_path, "llava", rng)
-    checkpoint, (policy, resident) = Checkpoint(tmp_path), POLICIES[name]
+    checkpoint, (policy, streams, resident) = Checkpoint(tmp_path), POLICIES[name]
     pooled = 1 if policy.name == "window" else 2  # a frame has one token, or four
-    limits = Limits(streams=2, batch=2, tokens=40, step=4 * pooled, resident=resident, pooled=pooled)
+    step = max(4, streams * pooled**2)
+    limits = Limits(streams=streams, batch=streams, tokens=40, step=step, resident=resident, pooled=pooled)
     machine = compile_model(checkpoint, policy.core(Config.preset("tiny")), limits, policy, cores=cores)
     timing = {side: FixedTiming(latency=12) for side in BASES}
     run, model = ModelRun(machine), SessionModel(machine, timing, BASES)
-    first, second = machine.session(), machine.session()
+    sessions = [machine.session() for _ in range(streams)]
+    first, second, *others = sessions
 
     def picture():
         return [rng.integers(256, size=(20, 28, 3), dtype=np.uint8)]
@@ -54,13 +56,14 @@ def test_streams_in_one_step_equal_the_golden_machine(name, cores, tmp_path, rng
     def question(count):
         return rng.integers(checkpoint.spec.text.vocabulary, size=count).tolist()
 
-    serve(machine, [Text(first, question(2)), Text(second, question(2))])
+    serve(machine, [Text(session, question(2)) for session in sessions[:2]])
     for _ in range(2):
-        serve(machine, [Frame(first, picture()), Frame(second, picture())])
+        serve(machine, [Frame(session, picture()) for session in sessions])
     token, _ = serve(machine, [Text(first, question(3), answer=True), Frame(second, picture())])
-    choices = serve(machine, [Text(first, [token], answer=True), Text(second, question(2), answer=True)])
+    requests = [Text(first, [token], answer=True), Text(second, question(2), answer=True)]
+    choices = serve(machine, [*requests, *(Text(session, question(1), answer=True) for session in others)])
     assert None not in choices
-    moved = [step.retrieved for session in (first, second) for step in session.steps]
+    moved = [step.retrieved for session in sessions for step in session.steps]
     assert any(sum(step.fetched) for step in moved) == bool(resident)
     assert any(sum(step.released) for step in moved) == (policy.name == "window")
     run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
