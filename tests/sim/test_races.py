@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler.batch import Text, serve
 from compiler.checkpoint import Checkpoint
 from compiler.policies import (
     CodecSightPolicy,
@@ -113,6 +114,32 @@ def test_programs_that_select_for_the_next_layer_have_no_races(cores, tmp_path, 
 )
 def test_programs_of_policies_have_no_races(policy, prefetch, cores, tmp_path, rng):
     recorder = session(tmp_path, "llama", cores, rng, replace(policy, prefetch=prefetch), layers=3)
+    assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 6])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        NEXT_LAYER,
+        FullPolicy(prefetch="next_layer"),
+        FullPolicy(),
+        *(pytest.param(policy, marks=pytest.mark.heavy) for policy in (RESV, WindowPolicy(sink=4, recent=4))),
+    ],
+    ids=["resv, next layer", "full, next layer", "full", "resv", "window"],
+)
+def test_programs_of_several_streams_have_no_races(policy, cores, tmp_path, rng):
+    """Three streams, whose pages leave device memory, in the page lists of which there are two."""
+    write_random(tmp_path, "llama", rng, changes={"num_hidden_layers": 3})
+    limits = Limits(streams=3, batch=3, tokens=64, step=12, resident=0 if policy.name == "window" else 12)
+    config = Config.preset("tiny").replace(page_frames=256)
+    machine = compile_model(Checkpoint(tmp_path), config, limits, policy, cores=cores, interpreter=AccessRecorder)
+    recorder, sessions = Recorder(machine), [machine.session() for _ in range(3)]
+    for counts in ((2, 5, 4), (4, 4, 4), (3, 1, 2)):
+        texts = [rng.integers(machine.spec.text.vocabulary, size=count).tolist() for count in counts]
+        serve(machine, [Text(session, text, answer=True) for session, text in zip(sessions, texts, strict=True)])
+    moved = [step.retrieved for session in sessions for step in session.steps]
+    assert any(sum(step.offloaded) for step in moved) == bool(limits.resident)
     assert all(check_order(programs, accesses) > 100 for programs, accesses in recorder.runs)
 
 
