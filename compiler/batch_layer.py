@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from compiler.builder import CommandRef, Operands
 from compiler.layer import Context, LayerCompiler
+from compiler.memory import row_words
 from compiler.retrieval_attention import Selected
 from hw.core.isa import LIST_SETS
 
@@ -56,6 +57,11 @@ class BatchLayer(LayerCompiler):
         if self.prefetches:  # a layer writes its queries while those of the layer before still select
             queries.append(self.region.allocate(self.sizes.tokens * self.q))
         self.queries = queries
+
+    @property
+    def normed_row(self) -> int:
+        """Rows of all streams are loaded again for every block of results: they begin in different channels."""
+        return row_words(self.x_words, self.width)
 
     def of_part(self, part: Part, queries: int) -> BatchLayer:
         """The same layer for the rows of one stream; `queries` : word address of the queries of all streams."""

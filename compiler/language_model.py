@@ -305,7 +305,7 @@ class LanguageModelCompiler:
                 copied = [p.builder.add("COPY", {**fields, "words": self.words}, after=after)]
             after = p.builder.meet(copied)
         norm = p.builder.meet(layer.norm(p, self.norm, hidden, count, after))
-        x = Activations([Columns(layer.normed, self.words)], norm)
+        x = Activations([Columns(layer.normed, self.words, layer.normed_row)], norm)
         logits = p.builder.meet(layer.products.multiply(p, self.head, count, x, self.logits, wide=True))
         for row in range(count) if p.builder.share.leads else ():
             self._choose(p, row, logits)

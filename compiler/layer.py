@@ -162,7 +162,7 @@ class LayerCompiler:
         self.cosines = allocate(t * self.head * 2)
         self.factors = allocate(2 * t)
         self.middle_row = row_words(self.ffn, n)
-        self.normed, self.middle = allocate(t * self.x_words), allocate(t * self.middle_row)
+        self.normed, self.middle = allocate(t * self.normed_row), allocate(t * self.middle_row)
         self.wide = {name: allocate(2 * t * width) for name, width in
                      (("q", self.q), ("k", self.kv), ("o", self.x_words), ("gate", self.ffn), ("up", self.ffn),
                       ("down", self.x_words))}  # fmt: skip
@@ -220,6 +220,11 @@ class LayerCompiler:
         address = allocate(m_blocks * block_words(k_blocks - has_bias, n, form))
         bias = allocate(matrix_words(m_blocks, 1, n)) if has_bias else None
         return Matrix(address, m_blocks, k_blocks, form=form, bias=bias)
+
+    @property
+    def normed_row(self) -> int:
+        """Words from one row of the output of `norm` to the next."""
+        return self.x_words
 
     @property
     def prefetches(self) -> bool:
@@ -331,7 +336,7 @@ class LayerCompiler:
         """The input of the projections: the norm of the step's input, with the column of the biases if there are any"""
         norm = p.builder.meet(self.norm(p, self.norms[0], self.x, tokens, after))
         bias = [Columns(self.one, 1, stride=0)] * self.sizes.qkv_bias
-        return Activations([Columns(self.normed, self.x_words), *bias], norm)
+        return Activations([Columns(self.normed, self.x_words, self.normed_row), *bias], norm)
 
     def _finish(self, p: Operands, tokens: int, context: Sequence[CommandRef]) -> list[CommandRef]:
         """The layer after the attention: output projection and feed-forward part; returns the last commands."""
@@ -345,7 +350,7 @@ class LayerCompiler:
         o = meet(self._multiply(p, "o", t, x, w["o"], wide=True))
         attended = meet(self._residual(p, t, self.x, w["o"], self.attended, o))
         norm = meet(self.norm(p, self.norms[1], self.attended, t, attended))
-        x = Activations([Columns(self.normed, self.x_words)], norm)
+        x = Activations([Columns(self.normed, self.x_words, self.normed_row)], norm)
         self._multiply(p, "gate", t, x, w["gate"], wide=True)
         up_share = p.builder.share.balanced_with(self.matrices["gate"].m_blocks)
         up = meet(self._multiply(p, "up", t, x, w["up"], wide=True, share=up_share))
@@ -557,7 +562,7 @@ class LayerCompiler:
                 self._vector(p, "norm weights", [], repeat=1, a=weights_word + start, **weights)
             last = self._vector(p, "norm", factors, repeat=rows, a=self.factors, a_stride=2, a_beats=1, a_wide=1,
                                 b=source + start, b_stride=words, b_beats=piece, b_used=1, out=self.normed + start,
-                                out_stride=words, out_beats=piece, extra=1)  # fmt: skip
+                                out_stride=self.normed_row, out_beats=piece, extra=1)  # fmt: skip
         return last
 
     def _residual(

@@ -124,21 +124,23 @@ class _Decoder:
         keys: int,
         layers: int,
         policy: Policy,
+        batch: int = 1,
     ):
         word, start, mean_keys = 2 * config.dpe_inputs, 0, 0
         if step is not None:
-            start = (step.store_bytes + layers * step.frame_bytes + step.staging_bytes) // word
+            start = (step.store_bytes + layers * batch * step.frame_bytes + step.staging_bytes) // word
             mean_keys = step.later.mean_keys // word
         branch = policy.branch(config, LayerWidths(model.hidden, model.q_heads, model.head_dim))
         size = state_words(branch.shape) if branch else 0
         columns = model.q_heads * config.head_dim // config.dpe_inputs if policy.table(config).partial else 0
         self.config, self.region = config, Region(ADDRESSES, start + layers * (size + columns))
+        self.batch = batch
         self.contexts = [
             Context(n, mean_keys, start + n * size, start + layers * size + n * columns) for n in range(layers)
         ]
         self.compiler = LanguageModelCompiler(
-            config, text_spec(model, layers), self.region, self.contexts, tokens=tokens, keys=keys, policy=policy,
-            form=FORMATS["int4"] if config.weight_bits == 4 else None, cores=config.cores,
+            config, text_spec(model, layers), self.region, self.contexts, tokens=tokens * batch, keys=keys,
+            policy=policy, form=FORMATS["int4"] if config.weight_bits == 4 else None, cores=config.cores, batch=batch,
         )  # fmt: skip
         self.shares = [Share(core, config.cores) for core in range(config.cores)]
 
@@ -150,9 +152,9 @@ class _Decoder:
         )
 
     def step(self, contexts: Sequence[Context], tokens: int, *, answer: bool, visual: bool) -> list[list[Command]]:
-        """Programs of a step of `tokens` tokens."""
+        """Programs of a step of `tokens` tokens of every stream."""
         rows = [self.compiler.embedding_words(token) for token in range(tokens)]
-        streams = [StreamTokens(rows, contexts, answer, visual)]
+        streams = [StreamTokens(rows, contexts, answer, visual)] * self.batch
         return [self.compiler.step(streams, share) for share in self.shares]
 
 
@@ -168,19 +170,22 @@ def compile_step(
     visual: bool = False,
     answer: bool = False,
     partitions: int = 0,
+    batch: int = 1,
 ) -> Programs:
     """Programs of `tokens` tokens after `past` ones: copies of the embeddings, layers, with `answer` also the LM head.
 
     Every layer has its own weights, and pages and the state of its branch at its own addresses. `visual` : the tokens
-    are those of frames ; `partitions` : that pass the first stage of a selection in two stages
+    are those of frames ; `partitions` : that pass the first stage of a selection in two stages ; `batch` : streams
+    with this data, each with its own pages
     """
-    decoder = _Decoder(config, model, step, tokens, past + tokens, layers, policy)
+    decoder = _Decoder(config, model, step, tokens, past + tokens, layers, policy, batch)
     for layer in decoder.compiler.layers:
         if layer.retrieval.two_stage is not None:
             layer.retrieval.two_stage.partitions = partitions
     programs = decoder.step(decoder.contexts, tokens, answer=answer, visual=visual)
     later = step.later if policy.prefetch == "next_layer" else step.first
-    steps = [_moved(later if n else step.first, n * step.frame_bytes, step) for n in range(layers)]
+    data = [step.first] * batch + [later] * (layers - 1) * batch
+    steps = [_moved(each, n * step.frame_bytes, step) for n, each in enumerate(data)]
     return decoder.programs(programs, steps)
 
 

@@ -90,7 +90,7 @@ class WindowNumbers:
 
 
 def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | StoredNumbers | WindowNumbers:
-    """Retrieved, resident and fetched tokens that the closed formula counts for a point.
+    """Retrieved, resident and fetched tokens that the closed formula counts for each stream of a point.
 
     Raises ValueError if the clusters of the policy do not fit the core.
     """
@@ -99,7 +99,7 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | Stored
     assert system.core
     program, config = PROGRAMS[point.policy], system.core.config
     policy, (phase,) = formula_policy(point.policy, model), workload(point, model).phases
-    work = work_of(policy, system, model, phase, 1, assume, None)
+    work, batch = work_of(policy, system, model, phase, point.batch, assume, None), point.batch
     past, tokens, visual = point.past, phase.new_tokens, point.stage == "frame"
     if isinstance(program, machine.CodecSightPolicy):
         return _window_numbers(program, model, tokens, visual)
@@ -120,7 +120,7 @@ def step_numbers(point: Point, model: Model = LLAMA3_8B) -> StepNumbers | Stored
     most = (program.sizes(config, past, tokens).clusters - 1) * size
     if rows < tokens * model.group and past > most:  # all clusters are candidates
         raise ValueError(f"past must be at most {most} for policy {point.policy}, got {past}")
-    fetch_bytes = work.fetch_bytes * (1 - retained_share(policy, system, work, assume))
+    fetch_bytes = work.fetch_bytes / batch * (1 - retained_share(policy, system, work, assume))
     cluster_bytes = size * model.kv_bytes * assume.kv_bits / 16
     return StepNumbers(
         past=past, tokens=tokens, cluster_tokens=size, selected=round(work.attended_tokens / size),
@@ -190,8 +190,9 @@ def simulate(point: Point, model: Model = LLAMA3_8B, progress: Progress = no_pro
     if isinstance(program, machine.MosaicPolicy):
         partitions = min(program.top_visual, ceil(point.past / (FRAMES_PER_PARTITION * model.tokens_per_frame)))
     programs = compile_step(
-        config, model, step, tokens=numbers.tokens, past=past, policy=program, visual=visual, partitions=partitions
-    )
+        config, model, step, tokens=numbers.tokens, past=past, policy=program, visual=visual, partitions=partitions,
+        batch=point.batch,
+    )  # fmt: skip
     entry = _layers(programs.run(timing(system)), copies=bool(step.later.fetched))
     if step.stored is None:
         return entry
@@ -254,8 +255,11 @@ def simulate_vision(system: System, model: Model = LLAMA3_8B) -> dict[str, Any]:
     return _entry(compile_vision(system.core.config, model).run(timing(system)))
 
 
-def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict[str, Any]:
-    """Run the LM head after a step of some tokens with two parts of the vocabulary; cycles of the whole one."""
+def simulate_head(system: System, tokens: int, batch: int = 1, model: Model = LLAMA3_8B) -> dict[str, Any]:
+    """Run the LM head after a step with two parts of the vocabulary; cycles of the whole one.
+
+    `tokens` : of each of `batch` streams
+    """
     assert system.core
     config, cycles, moved = system.core.config, list[int](), list[Traffic]()
     numbers = StepNumbers(
@@ -264,7 +268,8 @@ def simulate_head(system: System, tokens: int, model: Model = LLAMA3_8B) -> dict
     step = workload_step(config, numbers)
     for vocabulary in HEAD_VOCABULARIES:
         part = replace(model, vocab=vocabulary, ffn=HEAD_FFN)
-        result = compile_step(config, part, step, tokens=tokens, past=32, layers=1, answer=True).run(timing(system))
+        programs = compile_step(config, part, step, tokens=tokens, past=32, layers=1, answer=True, batch=batch)
+        result = programs.run(timing(system))
         cycles.append(result.cycles - result.ends[-1])
         moved.append(result.traffic - result.moved[-1])
     (few, many), (first, second) = HEAD_VOCABULARIES, cycles

@@ -60,23 +60,35 @@ WTU_DESIGN = WtuDesign.HISTOGRAM.value  # of the cores, see `hw.dre.wtu.wtu.WTU.
 
 @dataclass(frozen=True)
 class Point:
-    """A step of one stream after `past` tokens on a system.
+    """A step of one stream or more after `past` tokens of each on a system.
 
     stage  `frame`: the language model on the tokens of a frame; `text`: on a text token; `vision`: the vision tower
     policy  of `PROGRAMS`
+    batch   streams
     """
 
     system: str
     stage: str
     past: int = 0
     policy: str = POLICY
+    batch: int = 1
 
     @property
     def name(self) -> str:
         """Key of its run in the record; a policy that releases pages has one for all longer pasts."""
         past = min(self.past, BOUNDED) if is_bounded(self.policy) else self.past
         words = [self.system, *([self.policy] if self.policy != POLICY else []), self.stage, *([past] if past else [])]
-        return " ".join(map(str, words))
+        return " ".join(map(str, words)) + batch_name(self.batch)
+
+    @property
+    def head(self) -> str:
+        """Key of the run of its LM head in the record."""
+        return f"{self.system} {self.stage} head" + batch_name(self.batch)
+
+
+def batch_name(batch: int) -> str:
+    """End of the key of a run with several streams."""
+    return f" x {batch}" if batch > 1 else ""
 
 
 def program_of(policy: str) -> str | None:
@@ -98,6 +110,14 @@ TABLE_POINTS = [
 PLUS_SYSTEMS = ("vrex8", "vrex8-plus")
 PLUS_CONTEXTS = (1000, 10000, 40000, 200000, 700000)
 PLUS_POINTS = [Point(system, stage, past) for system in PLUS_SYSTEMS for stage in STAGES for past in PLUS_CONTEXTS]
+# streams in one step in Fig. 13 of V-Rex, of which a quarter of a minute and twenty minutes of video have passed
+BATCHES = {"vrex8": 4, "vrex48": 8}
+BATCH_POINTS = [
+    Point(system, stage, past, batch=batch)
+    for system, batch in BATCHES.items()
+    for stage in STAGES
+    for past in (CONTEXTS[0], 10_000, CONTEXTS[-1])
+]
 TOWERS = [Point(system, "vision") for system in SYSTEMS]
 
 
@@ -111,7 +131,7 @@ def formula_policy(name: str, model: Model = LLAMA3_8B) -> Policy:
 
 def workload(point: Point, model: Model = LLAMA3_8B) -> workloads.Workload:
     """The workload of a point for the closed formulas: the language model, without the vision tower."""
-    load = {"frame": workloads.frame, "text": workloads.text}[point.stage](point.past, model=model)
+    load = {"frame": workloads.frame, "text": workloads.text}[point.stage](point.past, point.batch, model)
     return replace(load, phases=tuple(replace(phase, frames=0) for phase in load.phases))
 
 
@@ -144,7 +164,7 @@ def _parts(point: Point, model: Model) -> list[tuple[Mapping[str, Any], int]] | 
     if point.stage == "vision":
         names, layers = [point.name], model.vision.layers
     else:
-        names, layers = [point.name, f"{point.system} {point.stage} head"], model.layers
+        names, layers = [point.name, point.head], model.layers
     if any(name not in recorded() for name in names):
         return None
     first, *others = (recorded()[name] for name in names)
@@ -252,7 +272,7 @@ def wait(entry: Mapping[str, Any]) -> str:
 def program_rows() -> list[ProgramRow]:
     """All recorded points, each run once."""
     rows, points = [], dict[str, Point]()
-    for point in (*POINTS, *TABLE_POINTS, *TOWERS):
+    for point in (*POINTS, *TABLE_POINTS, *BATCH_POINTS, *TOWERS):
         points.setdefault(point.name, point)
     for point in points.values():
         cycles = program_cycles(point)

@@ -26,9 +26,10 @@ def runs() -> dict[str, Callable[[], dict[str, Any]]]:
         system = load_system(name)
         if name in programs.SYSTEMS:
             result[programs.Point(name, "vision").name] = partial(program_runs.simulate_vision, system)
-        for stage, tokens in (("frame", programs.LLAMA3_8B.tokens_per_frame), ("text", 1)):
-            result[f"{name} {stage} head"] = partial(program_runs.simulate_head, system, tokens)
-    points = [*programs.POINTS, *programs.TABLE_POINTS, *programs.PLUS_POINTS]
+    points = [*programs.POINTS, *programs.TABLE_POINTS, *programs.PLUS_POINTS, *programs.BATCH_POINTS]
+    for point in points:
+        tokens = programs.LLAMA3_8B.tokens_per_frame if point.stage == "frame" else 1
+        result[point.head] = partial(program_runs.simulate_head, load_system(point.system), tokens, point.batch)
     return result | {point.name: partial(program_runs.simulate, point) for point in points if program_runs.fits(point)}
 
 
