@@ -94,9 +94,14 @@ def test_every_policy_on_a_generated_stream(seed):
         oaken = table["oaken", stage]
         assert oaken.recall == pytest.approx(1) and 0 < oaken.output_error < 0.3
         assert oaken.read_bytes < 0.7 * full.read_bytes
-    assert table["resv", "text"].ratio < table["resv", "frame"].ratio
-    # a selection by score holds more of the weight than its share of the tokens
-    assert table["resv", "text"].recall > 2 * table["resv", "text"].ratio
+
+
+def test_resv_reads_less_for_text_and_keeps_most_of_the_weight(seed):
+    """The threshold of text tokens is lower. The means are over 20 text tokens: those of two depend on the seed."""
+    rows = quality_table(stream(80, seed, text_interval=4), policies_for(GEOMETRY, 3, ("resv",)), every=1)
+    text, frame = (next(row for row in rows if row.stage == stage) for stage in ("text", "frame"))
+    assert text.steps == 20 and text.ratio < frame.ratio
+    assert text.recall > 2 * text.ratio  # a selection by score holds more of the weight than its share of the tokens
 
 
 @pytest.mark.parametrize("name", ["int8", "affine4", "kivi4", "oaken"])
