@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
 from compiler.policies import Policy
-from compiler.runtime import BF16_WEIGHTS, Limits, Machine, Session, compile_model
+from compiler.runtime import BF16_WEIGHTS, Limits, Machine, Session, Step, compile_model
 from compiler.tokenizer import TextTokenizer
 from hw.config import Config
 from sim.bench.core_run import BASES
@@ -152,18 +152,19 @@ class StepRow:
 
 
 class Report:
-    """Measures the steps of a session."""
+    """Measures the steps of one session, or those that serve several sessions."""
 
-    def __init__(self, session: Session, clock: CycleClock | None, simulation: Simulation | None = None):
-        self.session, self.clock, self.simulation = session, clock, simulation
+    def __init__(self, sessions: Sequence[Session], clock: CycleClock | None, simulation: Simulation | None = None):
+        self.sessions, self.clock, self.simulation = sessions, clock, simulation
         self.rows: list[StepRow] = []
         self._programs = [0]  # recorded programs after each row
 
     def measure(self, kind: str, step: Callable[[], Any]) -> Any:
-        """Run `step` and append a row for all steps of the session that it executes."""
-        done, started, cycles = len(self.session.steps), time.perf_counter(), self.clock.cycles if self.clock else 0
+        """Run `step` and append a row for all steps of the sessions that it executes."""
+        done, started = [len(session.steps) for session in self.sessions], time.perf_counter()
+        cycles = self.clock.cycles if self.clock else 0
         result = step()
-        steps = self.session.steps[done:]
+        steps = [each for n, session in enumerate(self.sessions) for each in session.steps[done[n] :]]
         if not steps:
             return result
         shares = [
@@ -175,29 +176,33 @@ class Report:
         spent = self.clock.cycles - cycles if self.clock else None
         self.rows.append(
             StepRow(
-                kind, sum(each.tokens for each in steps), sum(each.commands for each in steps),
+                kind, sum(each.tokens for each in steps), _of_machine(steps, "commands"),
                 time.perf_counter() - started, float(np.mean(shares)) if shares else 1.0,
                 sum(sum(each.retrieved.fetched) for each in steps),
                 sum(sum(each.retrieved.offloaded) for each in steps),
                 sum(sum(each.retrieved.released) for each in steps),
-                sum(each.input_bytes for each in steps), sum(each.output_bytes for each in steps),
-                sum(each.round_trips for each in steps), spent,
+                _of_machine(steps, "input_bytes"), _of_machine(steps, "output_bytes"),
+                _of_machine(steps, "round_trips"), spent,
                 None if self.clock is None or spent is None else spent / self.clock.clock_mhz / 1000,
             )
         )  # fmt: skip
         self._programs.append(self.simulation.programs if self.simulation else 0)
         return result
 
-    def tokens(self, answer: Iterator[int]) -> Iterator[int]:
-        """The tokens of an answer; the first one includes the question."""
+    def tokens(self, answer: Iterator[Any]) -> Iterator[Any]:
+        """The tokens of an answer, or of several; the first ones include the question."""
         kind = "question"
         while (token := self.measure(kind, lambda: next(answer, None))) is not None:
             yield token
             kind = "answer"
 
     def check(self, progress: Progress) -> None:
-        """Run the session in the core's RTL, and enter the cycles into all rows. `ModelMismatch` if a bit differs."""
-        assert self.simulation is not None
+        """Run the steps in the core's RTL, if there is one, and enter the cycles into all rows.
+
+        Raises `ModelMismatch` if a bit differs.
+        """
+        if self.simulation is None:
+            return
         cycles = self.simulation.check(progress)
         spans = pairwise(self._programs)
         self.rows = [
@@ -205,8 +210,13 @@ class Report:
         ]
 
     def asdict(self) -> dict[str, Any]:
-        """Tokens of the session, and all rows."""
-        return {"position": self.session.position, "steps": [asdict(row) for row in self.rows]}
+        """Tokens of all sessions, and all rows."""
+        return {"position": self.position, "steps": [asdict(row) for row in self.rows]}
+
+    @property
+    def position(self) -> int:
+        """Tokens of all sessions."""
+        return sum(session.position for session in self.sessions)
 
     def as_text(self) -> str:
         """Table of the mean step of each kind."""
@@ -218,7 +228,8 @@ class Report:
                 cells.append(f"{np.mean([getattr(row, name) for row in same]) * scale:{form}}")
             rows.append(tuple(cells))
         lines = [table(("step", "count", *(title for title, *_ in self._columns())), rows)]
-        lines.append(f"{self.session.position} tokens in the session")
+        several = f"{len(self.sessions)} sessions" if len(self.sessions) > 1 else "the session"
+        lines.append(f"{self.position} tokens in {several}")
         if self.simulation is not None:
             lines.append("all bits of the RTL are equal to those of the golden machine")
         return "\n".join(lines)
@@ -234,3 +245,8 @@ class Report:
         if self.simulation is not None:
             columns.append(("RTL, cycles", "rtl_cycles", 1, ",.0f"))
         return [*columns, ("here, s", "seconds", 1, ".2f")]
+
+
+def _of_machine(steps: Sequence[Step], name: str) -> int:
+    """Sum of a number of the machine, which every session that a step served has."""
+    return round(sum(getattr(each, name) / each.sessions for each in steps))

@@ -7,12 +7,14 @@ serve(machine, [Frame(first, picture), Text(second, "What happens?", answer=True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.runtime import Machine, Session, SessionTokens, run_step
+from compiler.sampling import Sampler, Sampling
+from golden.bf16 import FP32, decode
 
 
 @dataclass(frozen=True)
@@ -76,3 +78,59 @@ def serve(machine: Machine, requests: Sequence[Frame | Text]) -> list[int | None
         for n, each in enumerate(requests)
     ]
     return run_step(machine, parts, commands)
+
+
+def prompt(
+    machine: Machine, sessions: Sequence[Session], texts: Sequence[str | Sequence[int]], *, answer: bool = False
+) -> list[int | None]:
+    """A text for each session, or its token IDs, see `Session.prompt`; long texts take several steps.
+
+    The texts that are not complete share the tokens of a step evenly. With `answer`, returns the next token of each
+    session. A text that a session refuses changes nothing.
+    """
+    left = {n: _ids(session, text) for n, (session, text) in enumerate(zip(sessions, texts, strict=True))}
+    for n, session in enumerate(sessions):  # all steps, before the first one
+        count = len(session.embeddings(left[n]))
+        session.check(count, session.positions.text(count))
+    choices: list[int | None] = [None] * len(left)
+    while left:
+        size, step = machine.step // len(left), dict[int, Text]()
+        for n, tokens in left.items():
+            step[n] = Text(sessions[n], tokens[:size], answer and len(tokens) <= size)
+        for n, choice in zip(step, serve(machine, list(step.values())), strict=True):
+            choices[n] = choice
+        left = {n: tokens[size:] for n, tokens in left.items() if len(tokens) > size}
+    return choices
+
+
+def ask(
+    machine: Machine,
+    sessions: Sequence[Session],
+    questions: Sequence[str | Sequence[int]],
+    *,
+    count: int = 32,
+    sampling: Sampling | None = None,
+) -> Iterator[list[int | None]]:
+    """Answers to a question of each session, side by side: for every step a token of each session, at most `count`.
+
+    A session whose answer is complete has None and takes no part in the steps. `sampling` : see `Session.ask`; the
+    draws of each session are those of a session alone.
+    """
+    samplers = [Sampler(sampling) for _ in sessions] if sampling else []
+    running: list[tuple[int, str | Sequence[int]]] = list(enumerate(questions))
+    for _ in range(count):
+        if not running:
+            return
+        choices = prompt(machine, [sessions[n] for n, _ in running], [text for _, text in running], answer=True)
+        tokens: list[int | None] = [None] * len(sessions)
+        for (n, _), choice in zip(running, choices, strict=True):
+            tokens[n] = samplers[n].draw(decode(sessions[n].logits, FP32)) if samplers else choice
+        yield tokens
+        ended = {None, *machine.spec.eos_ids}
+        running = [(n, [token]) for n, token in enumerate(tokens) if token is not None and token not in ended]
+
+
+def _ids(session: Session, text: str | Sequence[int]) -> list[int]:
+    if not isinstance(text, str):
+        return list(text)
+    return session.machine.tokenizer.encode(text, begin=not session.position)

@@ -107,6 +107,8 @@ class Machine:
                 raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
         frame = shape.output_tokens * policy.frames_per_step if shape else 0
         self.step = limits.step or max(frame * limits.batch, min(DEFAULT_STEP, config.page_frames // 2))
+        if self.step < limits.batch:
+            raise ValueError(f"step must be at least batch = {limits.batch}, got {self.step}")
         if self.step < frame:
             of = "a frame" if policy.frames_per_step == 1 else f"{policy.frames_per_step} frames"
             raise ValueError(f"step must be at least the {frame} tokens of {of}, got {self.step}")

@@ -32,27 +32,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from compiler.policies import load_policy
     from compiler.runtime import Limits
     from compiler.window_session import WindowSession
-    from sim.bench.model_run import ModelMismatch
 
     _check(args)
+    videos: list[Path] = args.video or []
+    several = max(1, len(videos))
     limits = Limits(
-        tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory, height=args.height,
-        width=args.width, pooled=args.pooled,
+        streams=several, batch=several, tokens=args.tokens, step=args.step, resident=args.resident, memory=args.memory,
+        height=args.height, width=args.width, pooled=args.pooled,
     )  # fmt: skip
     policy, sampling = load_policy(args.policy, options(args)), sampling_of(args)
     system = "" if args.backend == "golden" else args.system
     model = Model(args.model, configuration(args), limits, policy, system, cores=args.cores, weights=args.weights)
     pictures = None
-    if args.video is not None:
+    if videos:
         model.require_vision()
-        pictures = frames(args.video, args.fps, args.frames, policy.frames_per_step)
+    if several > 1:
+        return run_streams(args, model, sampling, console)
+    if videos:
+        pictures = frames(videos[0], args.fps, args.frames, policy.frames_per_step)
     machine = model.load(console.progress)
     if pictures is not None and machine.windows is not None:
-        pictures = masked_frames(machine, args.video, args.fps, args.frames)
+        pictures = masked_frames(machine, videos[0], args.fps, args.frames)
     kind = WindowSession if machine.windows is not None else None
     session = machine.session(args.session if args.session and args.session.exists() else None, kind)
     simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
-    report = Report(session, model.clock, simulation)
+    report = Report([session], model.clock, simulation)
 
     if args.prompt is not None or (pictures is not None and not session.position):
         tokens = model.tokenizer.encode(args.prompt or "", begin=not session.position)
@@ -72,14 +76,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     answer: list[int] = []
     if args.ask is not None:
         answer = _answer(args, model, session, report, sampling, console)
-    console.close()
-    if simulation is not None:
-        try:
-            report.check(console.progress)
-        except ModelMismatch as error:
-            console.close()
-            print(f"vrex: the RTL differs from the golden machine: {error}", file=sys.stderr)
-            return 1
+    if not _equal_rtl(report, console):
+        return 1
     if args.session:
         session.save(args.session)
     if args.json:
@@ -87,6 +85,68 @@ def run(args: argparse.Namespace, console: Console) -> int:
     else:
         print(report.as_text())
     return 0
+
+
+def run_streams(args: argparse.Namespace, model: Model, sampling: Sampling | None, console: Console) -> int:
+    """Several videos, each of which is a stream: a step takes a frame of each, and one token of each answer."""
+    from itertools import zip_longest
+
+    from cli.model_session import Report, Simulation
+    from compiler import batch
+
+    if args.session:
+        raise ValueError("session must not be given with several videos")
+    watched = [frames(video, args.fps, args.frames) for video in args.video]
+    machine = model.load(console.progress)
+    sessions = [machine.session() for _ in watched]
+    simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
+    report = Report(sessions, model.clock, simulation)
+    start = model.tokenizer.encode(args.prompt or "", begin=True)
+    if start or args.prompt is not None:
+        report.measure("prompt", partial(batch.prompt, machine, sessions, [start] * len(sessions)))
+    streams = [steps(pictures, args.fps, machine.spec.vision) for pictures in watched]
+    for number, shown in enumerate(zip_longest(*streams)):
+        console.progress("frames", number, args.frames or 0)
+        own = zip(sessions, shown, strict=True)
+        requests = [batch.Frame(session, *frame) for session, frame in own if frame is not None]
+        report.measure("frames", partial(batch.serve, machine, requests))
+    answers: list[list[int]] = [[] for _ in sessions]
+    if args.ask is not None:
+        questions = [model.tokenizer.encode(args.ask, begin=not session.position) for session in sessions]
+        asked = batch.ask(machine, sessions, questions, count=args.answer_tokens, sampling=sampling)
+        for number, tokens in enumerate(report.tokens(asked)):
+            console.progress("answers", number, args.answer_tokens)
+            for answer, token in zip(answers, tokens, strict=True):
+                answer += [token] * (token is not None)
+    if not _equal_rtl(report, console):
+        return 1
+    texts = [model.tokenizer.decode(answer) for answer in answers]
+    if args.json:
+        streams_json = [
+            {"video": str(video), "answer": text, "tokens": answer}
+            for video, text, answer in zip(args.video, texts, answers, strict=True)
+        ]
+        print(json.dumps({"streams": streams_json, **report.asdict()}, indent=2))
+    else:
+        for video, text in zip(args.video, texts, strict=True):
+            print(f"{video}: {text}")
+        print(f"\n{report.as_text()}")
+    return 0
+
+
+def _equal_rtl(report: Report, console: Console) -> bool:
+    """Simulate the steps if the backend does so. False, with a message, if a bit differs from the golden machine."""
+    from sim.bench.model_run import ModelMismatch
+
+    console.close()
+    try:
+        report.check(console.progress)
+    except ModelMismatch as error:
+        console.close()
+        print(f"vrex: the RTL differs from the golden machine: {error}", file=sys.stderr)
+        return False
+    console.close()
+    return True
 
 
 def _answer(
@@ -240,8 +300,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--video",
         type=Path,
+        action="append",
         metavar="FILE",
-        help="a video; a step takes one frame (Qwen2.5-VL: two), or a group of the policy",
+        help="a video; a step takes one frame (Qwen2.5-VL: two), or a group of the policy. Repeatable: every video is "
+        "a stream, and a step takes a frame of each",
     )
     parser.add_argument("--fps", type=float, default=1.0, help="sampling rate in frames per second (default 1)")
     parser.add_argument("--frames", type=int, metavar="N", help="largest number of pictures (default all)")

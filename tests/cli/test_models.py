@@ -104,6 +104,34 @@ def test_answer_is_that_of_the_runtime(run):
     assert {step["cycles"] for step in made["steps"]} == {None}
 
 
+def test_several_videos_are_streams_of_one_machine(run):
+    """Steps of two frames, until the shorter video ends; the answers are those of two runs."""
+    clip.encode(clip.synthesise(40, width=64, height=48, scene_frames=5, seed=2), "long.mp4", gop=8)
+    sizes = ("--preset", "tiny", "--tokens", 72, "--pooled", 2)  # a frame has four tokens
+    options = (*ASK, *sizes, "--json")
+    alone = [result(run("llava", "--video", name, *options)) for name in ("film.mp4", "long.mp4")]
+    made = result(run("llava", "--video", "film.mp4", "--video", "long.mp4", *options, "--backend", "cycles"))
+    assert [stream["video"] for stream in made["streams"]] == ["film.mp4", "long.mp4"]
+    assert [stream["tokens"] for stream in made["streams"]] == [each["tokens"] for each in alone]
+    assert [stream["answer"] for stream in made["streams"]] == [each["answer"] for each in alone]
+    assert made["position"] == sum(each["position"] for each in alone)
+    frames = [[step["tokens"] for step in each["steps"] if step["kind"] == "frame"] for each in alone]
+    together = [step["tokens"] for step in made["steps"] if step["kind"] == "frames"]
+    assert len(frames[0]) < len(frames[1]) and together == [8] * len(frames[0]) + frames[1][len(frames[0]) :]
+    assert all(step["cycles"] > 0 for step in made["steps"])
+    status, out, err = run("llava", "--video", "film.mp4", "--video", "long.mp4", *ASK, *sizes)
+    assert status == 0, err
+    assert (
+        out.startswith(f"film.mp4: {alone[0]['answer']}\nlong.mp4: {alone[1]['answer']}\n") and "in 2 sessions" in out
+    )
+    refused = (("--session", "s.vrex"), "session must not be given with several videos"), (
+        ("--policy", "rekv"), "batch must be 1 for policy rekv",
+    )  # fmt: skip
+    for options, message in refused:
+        status, _, err = run("llava", *FILM, "--video", "long.mp4", *sizes, *options)
+        assert status == 2 and message in err
+
+
 def test_text(run):
     """The table has one line for each kind of step; the answer comes first."""
     made = result(run("llava", *FILM, *ASK, *TINY, "--json"))

@@ -1,9 +1,11 @@
 """Steps that serve several sessions: each session gets what it gets in a step of its own, in every bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from compiler.batch import Frame, Text, serve
+from compiler.batch import Frame, Text, ask, prompt, serve
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import StreamTokens
 from compiler.policies import (
@@ -17,6 +19,7 @@ from compiler.policies import (
     WindowPolicy,
 )
 from compiler.runtime import Limits, compile_model
+from compiler.sampling import Sampling
 from hw.config import Config
 from tests.compiler.checkpoints import CONFIGS, write_random
 
@@ -99,6 +102,39 @@ def test_sessions_together_equal_sessions_alone(name, resident, cores, tmp_path,
     assert (fetched > 0) == bool(resident)
 
 
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=2.0, seed=3)], ids=["greedy", "sampled"])
+def test_answers_side_by_side_equal_answers_alone(sampling, tmp_path, rng):
+    """Texts of several steps; then questions, of which one has a shorter answer."""
+    checkpoint = checkpoint_of(tmp_path, rng)
+    limits = Limits(streams=3, tokens=64, step=12, pooled=2)
+    machine, other = (compile_model(checkpoint, TINY, Limits(**{**vars(limits), "batch": n})) for n in (3, 1))
+    together, alone = ([each.session() for _ in range(3)] for each in (machine, other))
+    texts, questions = ([rng.integers(40, size=n).tolist() for n in sizes] for sizes in ((2, 11, 5), (4, 1, 2)))
+    for session, text in zip(alone, texts, strict=True):
+        session.prompt(text)
+    assert prompt(machine, together, texts) == [None] * 3
+    assert [session.position for session in together] == [2, 11, 5]
+    assert [step.tokens for step in together[1].steps] == [4, 6, 1]  # the others are complete after 1 and 2 steps
+    other.spec = replace(other.spec, eos_ids=())
+    want = [list(session.ask(text, count=6, sampling=sampling)) for session, text in zip(alone, questions, strict=True)]
+    end = want[2][2]  # the answers of a model that ends them with this token
+    machine.spec = replace(machine.spec, eos_ids=(end,))
+    want = [answer[: answer.index(end) + 1] if end in answer else answer for answer in want]
+    got = list(ask(machine, together, questions, count=6, sampling=sampling))
+    assert [[step[n] for step in got if step[n] is not None] for n in range(3)] == want
+    assert len(want[2]) <= 3 and all(step[2] is None for step in got[len(want[2]) :])
+    for n, session in enumerate(together):
+        assert session.position == len(texts[n]) + len(questions[n]) + len(want[n]) - 1
+
+
+def test_text_that_does_not_fit_changes_nothing(tmp_path, rng):
+    machine = compile_model(checkpoint_of(tmp_path, rng), TINY, Limits(streams=2, batch=2, tokens=16, step=8, pooled=2))
+    sessions = [machine.session() for _ in range(2)]
+    with pytest.raises(ValueError, match="tokens of a session must be at most 16, got 17"):
+        prompt(machine, sessions, [[1, 2], [1] * 17])
+    assert [(session.position, session.steps) for session in sessions] == [(0, [])] * 2
+
+
 def test_weights_are_read_once_for_all_sessions(tmp_path, rng):
     """A step of three tokens of three sessions loads as many tiles of the projections as a step of one session."""
     machine = compile_model(checkpoint_of(tmp_path, rng), TINY, Limits(streams=3, batch=3, tokens=64))
@@ -149,6 +185,11 @@ def test_policies_with_one_buffer_for_a_step_are_refused(policy, tmp_path, rng):
     checkpoint = checkpoint_of(tmp_path, rng)
     with pytest.raises(ValueError, match=f"batch must be 1 for policy {policy.name}"):
         compile_model(checkpoint, policy.core(TINY), Limits(streams=2, batch=2, tokens=64, step=20), policy)
+
+
+def test_step_of_fewer_tokens_than_sessions_is_refused(tmp_path, rng):
+    with pytest.raises(ValueError, match="step must be at least batch = 3, got 2"):
+        compile_model(checkpoint_of(tmp_path, rng), TINY, Limits(streams=3, batch=3, tokens=64, step=2))
 
 
 def test_batch_of_more_sessions_than_streams_is_refused():
