@@ -10,7 +10,7 @@ through device memory. A GPU runs one kernel after another; a policy whose GPU s
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from hw.core.isa import ExecUnit
@@ -491,6 +491,46 @@ class Graph:
         outputs = tower.projector_params // self.model.hidden  # of one matrix that has all weights
         return self.linear("vision", tokens, self.model.hidden, (outputs,), last, -1, "vision")
 
+    def attend(self, layer: int, query: int, x: int, ready: int, following: int | None) -> tuple[int, int]:
+        """The attention of a layer with input `x`, from the task `query` on, and the fetch for the layer `following`.
+
+        `ready` : the fetch for this layer; -1: it selects for itself
+        Returns the result, and the fetch for `following`; -1: there is none.
+        """
+        work, overlaps, fetched = self.work, not self.blocking, -1
+        if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
+            query = self.predict(layer, query)
+        if ready < 0 and not (work.schedule == "ahead" and overlaps):
+            selects = work.schedule != "ahead" and (layer or self.first == 1)
+            ready = self.fetch(layer, self.predict(layer, query) if selects else query)
+        weights = self.attention_weights(layer, query, (ready, x))
+        stored, scored = self.store(layer, max(query, ready)), -1
+        if overlaps and following is not None:
+            if work.schedule == "next_layer":
+                scored = self.scores(following, weights, stored)
+                fetched = self.fetch(following, self.threshold(following, scored))
+            elif work.schedule == "ahead":
+                fetched = self.fetch(following, x)
+        fetches = fetched >= 0 and (self.rates.fetch_bytes or self.select_s())
+        held = self.held() if self.system.core and fetches else []
+        if self.system.core:
+            held.append(scored)
+        return self.attention(layer, query, (ready, x), weights, held), fetched
+
+    def attend_in_turn(self, layer: int, query: int, x: int, ready: int, following: int | None) -> tuple[int, int]:
+        """As `attend` for the streams of a batch, one after the other, as the programs of the core do.
+
+        `ready` and the result are the fetches for the first stream. While a stream attends, the core stores, selects
+        and fetches for the next one.
+        """
+        batch, work, rates, result = self.batch, self.work, self.rates, query
+        self.batch, self.work = 1, work.of_stream(batch)
+        self.rates = replace(rates, fetch_bytes=rates.fetch_bytes // batch)
+        for left in reversed(range(batch)):
+            result, ready = self.attend(layer, result, x, ready, layer if left else following)
+        self.batch, self.work, self.rates = batch, work, rates
+        return result, ready
+
     def step(self) -> None:
         """The entire step: vision tower, decoder layers with retrieval, output head."""
         model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
@@ -498,8 +538,7 @@ class Graph:
         kv_width, weight_bytes = 2 * model.key_dim, self.projection_bytes
         qkv = (model.key_dim, model.key_dim, width)
         x = self.vision()
-        overlaps = not self.blocking
-        ready = self.fetch(0, x) if work.schedule == "ahead" and overlaps else -1
+        ready = self.fetch(0, x) if work.schedule == "ahead" and not self.blocking else -1
         layers = round(model.layers * work.passes)
         for layer in range(layers):
             if not self.system.core:
@@ -507,27 +546,11 @@ class Graph:
             h = self.vector("vector", t * model.hidden, "norm", [x], layer, t)
             h = self.linear("weights", t, model.hidden, qkv, h, layer, "weights", weight_bytes)
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
-            following = -1
-            if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
-                query = self.predict(layer, query)
-            if not overlaps and work.schedule == "ahead":
-                ready = self.fetch(layer, query)
-            elif work.schedule == "same_layer" or (work.schedule == "next_layer" and (layer == 0 or not overlaps)):
-                predicted = query if layer == 0 and self.first != 1 else self.predict(layer, query)
-                ready = self.fetch(layer, predicted)
-            weights = self.attention_weights(layer, query, (ready, x))
-            stored, scored = self.store(layer, max(query, ready)), -1
-            if overlaps and layer + 1 < layers:
-                if work.schedule == "next_layer":
-                    scored = self.scores(layer + 1, weights, stored)
-                    following = self.fetch(layer + 1, self.threshold(layer + 1, scored))
-                elif work.schedule == "ahead":
-                    following = self.fetch(layer + 1, x)
-            fetches = following >= 0 and (self.rates.fetch_bytes or self.select_s())
-            held = self.held() if self.system.core and fetches else []
-            if self.system.core:
-                held.append(scored)
-            h = self.attention(layer, query, (ready, x), weights, held)
+            following = layer + 1 if layer + 1 < layers else None
+            if self.batch > 1 and self.system.core and self.system.core.retrieving == 1:
+                h, ready = self.attend_in_turn(layer, query, x, ready, following)
+            else:
+                h, ready = self.attend(layer, query, x, ready, following)
             h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.hidden, "add", [h], layer, t)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer, t)
@@ -535,6 +558,5 @@ class Graph:
             h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer)
             h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights", weight_bytes)
             x = self.vector("vector", t * model.hidden, "add", [h], layer, t)
-            ready = following
         x = self.vector("vector", t * model.hidden, "norm", [x], layers)
         self.linear("weights", self.batch, model.hidden, (model.vocab,), x, layers, "weights")

@@ -7,7 +7,7 @@ model without any keys.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -182,6 +182,18 @@ class Work:
 
     def __post_init__(self) -> None:
         checks.one_of("schedule", self.schedule, SCHEDULES)
+
+    def of_stream(self, batch: int) -> "Work":
+        """The work of one of `batch` equal sequences."""
+        sums = (
+            "attend_read_bytes", "append_bytes", "fetch_bytes", "fetch_extents", "vector_ops", "hamming_pairs",
+            "threshold_rows", "predict_read_bytes", "scratch_bytes", "lone_read_bytes", "gpu_kernels",
+        )  # fmt: skip
+        matmuls = tuple(
+            each._replace(vectors=each.vectors / batch) if each.weights else each._replace(times=each.times / batch)
+            for each in self.matmuls
+        )
+        return replace(self, matmuls=matmuls, **{name: getattr(self, name) / batch for name in sums})
 
     @property
     def predict_flops(self) -> float:
