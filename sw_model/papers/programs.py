@@ -110,7 +110,7 @@ TABLE_POINTS = [
 PLUS_SYSTEMS = ("vrex8", "vrex8-plus")
 PLUS_CONTEXTS = (1000, 10000, 40000, 200000, 700000)
 PLUS_POINTS = [Point(system, stage, past) for system in PLUS_SYSTEMS for stage in STAGES for past in PLUS_CONTEXTS]
-# streams in one step in Fig. 13 of V-Rex, of which a quarter of a minute and twenty minutes of video have passed
+# streams in one step in Fig. 13 of V-Rex
 BATCHES = {"vrex8": 4, "vrex48": 8}
 BATCH_POINTS = [
     Point(system, stage, past, batch=batch)
@@ -294,7 +294,7 @@ def program_rows() -> list[ProgramRow]:
 def paper_ms(point: Point) -> float | None:
     """Published time of a point; that of a frame includes the vision tower."""
     frames, ends = published(), (CONTEXTS[0], CONTEXTS[-1])
-    if point.policy != POLICY:
+    if point.policy != POLICY or point.batch != 1:
         return None
     values = {
         "vrex8 frame": dict(zip(CONTEXTS, frames["vrex.fig13.frame_edge_b1"]["value"], strict=True)),
@@ -305,8 +305,8 @@ def paper_ms(point: Point) -> float | None:
     return values.get(f"{point.system} {point.stage}", {}).get(point.past)
 
 
-HEAD = ("system", "policy", "step", "past tokens", "paper ms", "formula ms", "program ms", "formula - program %",
-        "device GB, formula", "program", "link GB, formula", "program", "bound ms", "bound by", "program / bound",
+HEAD = ("system", "policy", "step", "streams", "past tokens", "paper ms", "formula ms", "program ms",
+        "formula - program %", "device GB, formula", "program", "link GB, formula", "program", "bound ms", "bound by", "program / bound",
         "largest wait of a layer")  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def cells(row: ProgramRow) -> tuple[str, ...]:
     point, cost, paper = row.point, row.formula, "" if row.paper_ms is None else f"{row.paper_ms:g}"
     moved = ("", "") if row.traffic is None else (f"{row.traffic.device / 1e9:.2f}", f"{row.traffic.host / 1e9:.3f}")
     return (
-        point.system, "" if point.stage == "vision" else point.policy, point.stage,
+        point.system, "" if point.stage == "vision" else point.policy, point.stage, str(point.batch),
         f"{point.past:,}" if point.past else "", paper, f"{cost.total_s * 1e3:.1f}", f"{row.program_ms:.1f}",
         f"{100 * row.formula_error:+.1f}", f"{cost.device_bytes / 1e9:.2f}", moved[0], f"{cost.link_bytes / 1e9:.3f}",
         moved[1], f"{row.bound_ms:.1f}", row.bound, f"{row.over_bound:.2f}", row.limit,
