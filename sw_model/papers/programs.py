@@ -306,8 +306,8 @@ def paper_ms(point: Point) -> float | None:
 
 
 HEAD = ("system", "policy", "step", "streams", "past tokens", "paper ms", "formula ms", "program ms",
-        "formula - program %", "device GB, formula", "program", "link GB, formula", "program", "bound ms", "bound by", "program / bound",
-        "largest wait of a layer")  # fmt: skip
+        "formula - program %", "device GB, formula", "program", "link GB, formula", "program", "bound ms", "bound by",
+        "program / bound", "largest wait of a layer")  # fmt: skip
 
 
 def cells(row: ProgramRow) -> tuple[str, ...]:
