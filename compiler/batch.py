@@ -1,8 +1,8 @@
-"""One step for several sessions: frames of some, texts of others. The machine reads its weights once for all of them.
+"""A step that serves several sessions. Each session contributes one frame or one text; the weights are read once.
 
 machine = compile_model(checkpoint, config, Limits(streams=2, batch=2))
 first, second = machine.session(), machine.session()
-serve(machine, [Frame(first, picture), Text(second, "What happens?", answer=True)])
+serve(machine, [Frame(first, [picture]), Text(second, "What happens?", answer=True)])
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.runtime import Machine, Session, SessionTokens, run_step
+from compiler.runtime import Machine, Placement, Session, SessionTokens, run_step
 from compiler.sampling import Sampler, Sampling
 from golden.bf16 import FP32, decode
 
@@ -29,6 +29,13 @@ class Frame:
     pictures: Sequence[np.ndarray]
     seconds: float | None = None
 
+    def placement(self) -> Placement:
+        """Positions of its tokens, and those after them."""
+        if self.session.machine.vision is None:
+            family = self.session.machine.spec.family
+            raise ValueError(f"model of family {family} has no vision tower, got a frame")
+        return self.session.place_frame(self.seconds, self.session.positions)
+
 
 @dataclass(frozen=True)
 class Text:
@@ -41,43 +48,46 @@ class Text:
     tokens: str | Sequence[int]
     answer: bool = False
 
+    def placement(self) -> Placement:
+        """Positions of its tokens, and those after them."""
+        return self.session.positions.text(len(self.session.embeddings(self.tokens)))
+
 
 def serve(machine: Machine, requests: Sequence[Frame | Text]) -> list[int | None]:
     """Execute one step for all requests, each of another session; returns the token of each one that is answered.
 
-    Every session gets the results that it gets in a step of its own, in every bit. A refused request changes nothing.
+    The results have the same bits as those of separate steps. A refused request changes nothing.
 
     Raises ValueError for more requests than `Limits.batch` or more tokens than `Machine.step`, for two requests of one
-    session, and for what `Session.frame` and `Session.prompt` refuse.
+    session, for a policy with windows, and for what `Session.frame` and `Session.prompt` refuse.
     """
     sessions = [request.session for request in requests]
     if not 1 <= len(requests) <= machine.limits.batch:
         raise ValueError(f"requests of a step must be 1 to batch = {machine.limits.batch}, got {len(requests)}")
-    if len(set(map(id, sessions))) < len(sessions) or any(session.machine is not machine for session in sessions):
-        raise ValueError("sessions of a step must be different sessions of one machine")
-    for request in requests:
-        if isinstance(request, Frame) and machine.vision is None:
-            raise ValueError(f"model of family {machine.spec.family} has no vision tower, got a frame")
-    texts = {n: each.session.embeddings(each.tokens) for n, each in enumerate(requests) if isinstance(each, Text)}
-    placed = [
-        each.session.place_frame(each.seconds, each.session.positions)
-        if isinstance(each, Frame)
-        else each.session.positions.text(len(texts[n]))
-        for n, each in enumerate(requests)
-    ]
-    tokens = sum(len(positions) for positions, _ in placed)
+    if machine.windows is not None:
+        raise ValueError(f"policy of a step of several sessions must have no windows, got {machine.policy.name}")
+    if any(session.machine is not machine for session in sessions):
+        raise ValueError("sessions of a step must be of its machine, got one of another machine")
+    if len(set(map(id, sessions))) < len(sessions):
+        raise ValueError("sessions of a step must be different, got one twice")
+    placements = [request.placement() for request in requests]
+    tokens = sum(len(positions) for positions, _ in placements)
     if tokens > machine.step:
         raise ValueError(f"tokens of a step of all sessions must be at most {machine.step}, got {tokens}")
-    for each, where in zip(requests, placed, strict=True):
-        each.session.check(len(where[0]), where, frame=isinstance(each, Frame))
-    frames = {n: each.pictures for n, each in enumerate(requests) if isinstance(each, Frame)}
-    seen, commands = machine.see(list(frames.values())) if frames else ([], 0)
-    rows = {**texts, **dict(zip(frames, seen, strict=True))}
-    parts = [
-        SessionTokens(each.session, rows[n], placed[n], isinstance(each, Text) and each.answer, isinstance(each, Frame))
-        for n, each in enumerate(requests)
+    for request, placement in zip(requests, placements, strict=True):
+        request.session.check(len(placement[0]), placement, frame=isinstance(request, Frame))
+    pictures = [request.pictures for request in requests if isinstance(request, Frame)]
+    seen, commands = machine.see(pictures) if pictures else ([], 0)
+    frames = iter(seen)
+    steps = [
+        SessionTokens(request.session, next(frames), placement, answer=False, frame=True)
+        if isinstance(request, Frame)
+        else SessionTokens(
+            request.session, request.session.embeddings(request.tokens), placement, answer=request.answer, frame=False
+        )
+        for request, placement in zip(requests, placements, strict=True)
     ]
-    return run_step(machine, parts, commands)
+    return run_step(machine, steps, commands)
 
 
 def prompt(
@@ -88,18 +98,17 @@ def prompt(
     The texts that are not complete share the tokens of a step evenly. With `answer`, returns the next token of each
     session. A text that a session refuses changes nothing.
     """
-    left = {n: _ids(session, text) for n, (session, text) in enumerate(zip(sessions, texts, strict=True))}
+    remaining = _ids(sessions, texts)
     for n, session in enumerate(sessions):  # all steps, before the first one
-        count = len(session.embeddings(left[n]))
+        count = len(session.embeddings(remaining[n]))
         session.check(count, session.positions.text(count))
-    choices: list[int | None] = [None] * len(left)
-    while left:
-        size, step = machine.step // len(left), dict[int, Text]()
-        for n, tokens in left.items():
-            step[n] = Text(sessions[n], tokens[:size], answer and len(tokens) <= size)
+    choices: list[int | None] = [None] * len(sessions)
+    while remaining:
+        size = machine.step // len(remaining)
+        step = {n: Text(sessions[n], ids[:size], answer and len(ids) <= size) for n, ids in remaining.items()}
         for n, choice in zip(step, serve(machine, list(step.values())), strict=True):
             choices[n] = choice
-        left = {n: tokens[size:] for n, tokens in left.items() if len(tokens) > size}
+        remaining = {n: ids[size:] for n, ids in remaining.items() if len(ids) > size}
     return choices
 
 
@@ -115,22 +124,30 @@ def ask(
 
     A session whose answer is complete has None and takes no part in the steps. `sampling` : see `Session.ask`; the
     draws of each session are those of a session alone.
+
+    Raises ValueError unless every session has tokens left for its question and `count` tokens.
     """
+    running = _ids(sessions, questions)
+    most = machine.limits.tokens
+    for n, session in enumerate(sessions):
+        needed = session.position + len(running[n]) + count - 1
+        if needed > most:
+            raise ValueError(f"tokens must be at least {needed} for the question and its answer, got {most}")
     samplers = [Sampler(sampling) for _ in sessions] if sampling else []
-    running: list[tuple[int, str | Sequence[int]]] = list(enumerate(questions))
     for _ in range(count):
         if not running:
             return
-        choices = prompt(machine, [sessions[n] for n, _ in running], [text for _, text in running], answer=True)
+        choices = prompt(machine, [sessions[n] for n in running], list(running.values()), answer=True)
         tokens: list[int | None] = [None] * len(sessions)
-        for (n, _), choice in zip(running, choices, strict=True):
+        for n, choice in zip(running, choices, strict=True):
             tokens[n] = samplers[n].draw(decode(sessions[n].logits, FP32)) if samplers else choice
         yield tokens
         ended = {None, *machine.spec.eos_ids}
-        running = [(n, [token]) for n, token in enumerate(tokens) if token is not None and token not in ended]
+        running = {n: [token] for n, token in enumerate(tokens) if token is not None and token not in ended}
 
 
-def _ids(session: Session, text: str | Sequence[int]) -> list[int]:
-    if not isinstance(text, str):
-        return list(text)
-    return session.machine.tokenizer.encode(text, begin=not session.position)
+def _ids(sessions: Sequence[Session], texts: Sequence[str | Sequence[int]]) -> dict[int, list[int]]:
+    """Token IDs of the text of each session, by its number."""
+    if len(texts) != len(sessions):
+        raise ValueError(f"texts must be one for each of {len(sessions)} sessions, got {len(texts)}")
+    return {n: session.token_ids(text) for n, (session, text) in enumerate(zip(sessions, texts, strict=True))}

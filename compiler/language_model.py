@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from compiler import vector_programs as programs
-from compiler.batch_layer import BatchLayer, Part, add_batch_layers
+from compiler.batch_layer import BatchLayer, StreamRows, add_batch_layers
 from compiler.blocks import Activations, Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
 from compiler.layer import Context, LayerCompiler, LayerSizes, add_layers
@@ -168,6 +168,8 @@ class LanguageModelCompiler:
             raise ValueError(f"head_dim of the model must be at most {config.head_dim}, got {spec.head_dim}")
         if spec.vocabulary > MAX_VOCABULARY:
             raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {spec.vocabulary}")
+        if batch > 1 and not policy.batches(config, LayerWidths(spec.hidden, spec.q_heads, spec.head_dim)):
+            raise ValueError(f"batch must be 1 for policy {policy.name}, got {batch}")
         if len(contexts) != spec.layers:
             raise ValueError(f"contexts must be one for each of {spec.layers} layers, got {len(contexts)}")
         self.config, self.spec, self.region, self.form, self.batch = config, spec, region, form, batch
@@ -176,8 +178,6 @@ class LanguageModelCompiler:
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
         )  # fmt: skip
         kind = WindowLayer if policy.windows else LayerCompiler if batch == 1 else BatchLayer
-        if policy.windows and batch > 1:
-            raise ValueError(f"batch must be 1 for policy {policy.name}, got {batch}")
         first = kind(config, sizes, region, contexts[0], policy, form, cores)
         first.out = first.x
         self.layers = [first, *(first.another(context) for context in contexts[1:])]
@@ -242,8 +242,11 @@ class LanguageModelCompiler:
     def step(self, streams: Sequence[StreamTokens], share: Share = ALONE) -> list[Command]:
         """Program of a step with the tokens of one or more streams, of the core with this share.
 
-        The rows of the streams follow each other in `x`, and the logits of the answered ones in `logits`.
+        The rows of the streams follow each other in `x`, and the logits of the answered ones in `logits`. Raises
+        ValueError for more streams than `batch`.
         """
+        if not 1 <= len(streams) <= self.batch:
+            raise ValueError(f"streams of a step must be 1 to batch = {self.batch}, got {len(streams)}")
         p, copied = self.layers[0].products.program(share), list[CommandRef]()
         rows = list(chain.from_iterable(stream.rows for stream in streams))
         for token in share.part(len(rows)):
@@ -269,9 +272,11 @@ class LanguageModelCompiler:
         counts = [len(stream.rows) for stream in streams]
         firsts = list(accumulate(counts, initial=0))
         layers = [layer for layer in self.layers if isinstance(layer, BatchLayer)]
-        own = list(zip(streams, firsts, counts, strict=False))
-        parts = [[Part(stream.contexts[n], first, count) for stream, first, count in own] for n in range(len(layers))]
-        return add_batch_layers(p, layers, parts, after)
+        rows = [
+            [StreamRows(stream.contexts[n], firsts[at], counts[at]) for at, stream in enumerate(streams)]
+            for n in range(len(layers))
+        ]
+        return add_batch_layers(p, layers, rows, after)
 
     def store(
         self,

@@ -1,4 +1,4 @@
-"""Sizes of a machine that the model does not determine."""
+"""Limits of a machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Limits:
     streams  sessions that can exist at the same time
     batch    sessions that one step can serve (`compiler.batch.serve`), at most `streams`
     tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
-    step     tokens of the largest step: a frame, or a piece of a prompt, of all sessions together; 0: 64, or those of
-             `batch` frames if they are more
+    step     tokens of the largest step, of all its sessions together; 0: those of `batch` frames, if one step can have
+             so many, and at least 64 or half of the core's page frames
     resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
     pages    pages of a context; 0: as many as the policy needs; with hash codes a quarter of `tokens`, at least 64, at
              most what the core allows
@@ -24,7 +24,7 @@ class Limits:
     width    columns of a frame, likewise
     pooled   rows, and columns, of the tokens of a frame after average pooling of its patches; 0: no pooling
     shared   tokens that each further session shares with the first one, in complete pages (`Session.fork`), which
-             reduces the device memory; 0: sessions can begin empty
+             reduces the device memory; 0: nothing is shared
     """
 
     streams: int = 1

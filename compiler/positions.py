@@ -9,6 +9,7 @@ picture is not later than the first one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,15 @@ class Positions:
         positions = start + np.stack([np.full_like(row, time), row, column], axis=1)
         after = max(self.next, int(positions.max()) + 1)
         return positions, Positions(after) if first is None else Positions(after, start, first)
+
+
+def joined(positions: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions of several sequences one after the other; where some are on several axes, text is on all of them."""
+    axes = {each.shape[1] for each in positions if each.ndim > 1}
+    if not axes:
+        return np.concatenate(positions)
+    (count,) = axes
+    return np.concatenate([np.repeat(each[:, None], count, axis=1) if each.ndim == 1 else each for each in positions])
 
 
 def of_pairs(positions: np.ndarray, head_dim: int, sections: tuple[int, ...] | None) -> np.ndarray:

@@ -32,7 +32,7 @@ from compiler.memory import Region
 from compiler.mosaic_host import MosaicHost
 from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
 from compiler.policies.base import LayerWidths
-from compiler.positions import Positions, of_pairs
+from compiler.positions import Positions, joined, of_pairs
 from compiler.sampling import Sampler, Sampling
 from compiler.state_space import state_words
 from compiler.store_plan import plan_store
@@ -51,7 +51,7 @@ from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from golden.store.lists import free_all_frames
 from golden.weight_formats import FORMATS
 from hw.config import Config
-from hw.core.isa import MAX_CORES
+from hw.core.isa import MAX_CORES, MAX_STEP
 from util import checks
 from util.progress import Progress, no_progress
 
@@ -106,7 +106,9 @@ class Machine:
             if vision is None and (value := getattr(limits, name)):
                 raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
         frame = shape.output_tokens * policy.frames_per_step if shape else 0
-        self.step = limits.step or max(frame * limits.batch, min(DEFAULT_STEP, config.page_frames // 2))
+        together = min(limits.batch, MAX_STEP // frame) if frame else 0  # frames of one step
+        self.step = limits.step or max(frame * together, min(DEFAULT_STEP, config.page_frames // 2))
+        step_name = "step" if limits.step else "tokens of a frame" if together < 2 else f"tokens of {together} frames"
         if self.step < limits.batch:
             raise ValueError(f"step must be at least batch = {limits.batch}, got {self.step}")
         if self.step < frame:
@@ -117,7 +119,7 @@ class Machine:
         self.plan = plan = plan_store(
             config, policy, limits.streams * text.layers, tokens=limits.tokens, step=self.step, pages=limits.pages,
             resident=limits.resident, saved=(limits.streams - 1) * text.layers * limits.shared // config.page_tokens,
-            batch=limits.batch, step_name="step" if limits.step else "tokens of a frame",
+            batch=limits.batch, step_name=step_name,
         )  # fmt: skip
         word, page, own = 2 * config.dpe_inputs, plan.page_bytes, plan.context
         region = Region(limits.memory // word if limits.memory else MAX_WORDS)
@@ -532,11 +534,14 @@ class Session:
 
     def embeddings(self, tokens: str | Sequence[int]) -> list[list[Words]]:
         """Words of the embeddings of a text, see `prompt`."""
-        if isinstance(tokens, str):
-            tokens = self.machine.tokenizer.encode(tokens, begin=not self.position)
-        if not tokens:
+        ids = self.token_ids(tokens)
+        if not ids:
             raise ValueError("tokens must be at least one token ID, got none")
-        return [self.machine.decoder.embedding_words(token) for token in tokens]
+        return [self.machine.decoder.embedding_words(token) for token in ids]
+
+    def token_ids(self, text: str | Sequence[int]) -> list[int]:
+        """Token IDs of a text, see `prompt`."""
+        return self.machine.tokenizer.encode(text, begin=not self.position) if isinstance(text, str) else list(text)
 
     def ask(self, question: str | Sequence[int], *, count: int = 32, sampling: Sampling | None = None) -> Iterator[int]:
         """Answer to a question (see `prompt`): token IDs one by one, at most `count`, up to an end token of the model.
@@ -626,15 +631,14 @@ class SessionTokens:
     frame: bool
 
     def before(self, machine: Machine) -> None:
-        """What the host does before the step."""
+        """Count the frame, and write the label of its clusters if the policy has one for each frame."""
         session, layer = self.session, machine.decoder.layers[0]
-        session.check(len(self.rows), self.placed, frame=self.frame)
         session.frames += self.frame
         if layer.table.by_frames:
             machine.core.put({layer.projected: layer.label_image(session.frames if self.frame else 0)})
 
     def after(self, machine: Machine, number: int) -> int | None:
-        """What the host does after the step: returns the choice if there is one, answer `number` of the step."""
+        """Read logits and choice, answer `number` of the step, and advance the position; returns the choice."""
         session, decoder, core, count = self.session, machine.decoder, machine.core, len(self.rows)
         choice = None
         if self.answer:
@@ -648,22 +652,24 @@ class SessionTokens:
         return choice
 
 
-def run_step(machine: Machine, parts: Sequence[SessionTokens], more: int) -> list[int | None]:
+def run_step(machine: Machine, steps: Sequence[SessionTokens], more: int) -> list[int | None]:
     """Execute a step for one or more sessions; returns the choice of each one that is answered.
 
     `more` : commands that the machine has already executed for the step
     """
     decoder, text, core = machine.decoder, machine.spec.text, machine.core
-    for part in parts:
-        part.before(machine)
-    positions = np.concatenate([part.placed[0] for part in parts])
-    pairs, frequencies = of_pairs(positions, text.head_dim, text.rope.sections), parts[0].session.frequencies
+    for step in steps:
+        step.session.check(len(step.rows), step.placed, frame=step.frame)
+    for step in steps:
+        step.before(machine)
+    positions = joined([step.placed[0] for step in steps])
+    pairs, frequencies = of_pairs(positions, text.head_dim, text.rope.sections), steps[0].session.frequencies
     core.put({decoder.cosines: decoder.angles(*angles(pairs, machine.config.head_dim, frequencies))})
-    first = parts[0]
+    first = steps[0]
     host = first.session.host  # of a policy whose steps serve one session
     if host:
         host.before(first.session.hidden_states(first.rows) if first.frame else None)
-    streams = [StreamTokens(part.rows, part.session.contexts, part.answer, part.frame) for part in parts]
+    streams = [StreamTokens(step.rows, step.session.contexts, step.answer, step.frame) for step in steps]
     programs = [decoder.step(streams, share) for share in machine.shares]
     retrieved = core.run(*programs)
     if host:
@@ -671,15 +677,15 @@ def run_step(machine: Machine, parts: Sequence[SessionTokens], more: int) -> lis
         stored = [decoder.store(len(first.rows), first.session.contexts, moves, share) for share in machine.shares]
         more += sum(map(len, stored))
         retrieved.offloaded.extend(core.run(*stored).offloaded)
-    numbers = accumulate((part.answer for part in parts), initial=0)
-    choices = [part.after(machine, number) for part, number in zip(parts, numbers, strict=False)]
+    numbers = accumulate((step.answer for step in steps), initial=0)
+    choices = [step.after(machine, number) for step, number in zip(steps, numbers, strict=False)]
     by_host, commands = machine.count_host(), more + sum(map(len, programs))
-    for number, part in enumerate(parts):
-        own = retrieved.of_stream(number, len(parts))
-        part.session.steps.append(Step(len(part.rows), commands, own, *by_host, sessions=len(parts)))
-    for part in parts:
-        if part.answer and np.isnan(decode(part.session.logits, FP32)).any():
-            at = part.session.position - 1
+    for number, step in enumerate(steps):
+        own = retrieved.of_stream(number, len(steps))
+        step.session.steps.append(Step(len(step.rows), commands, own, *by_host, sessions=len(steps)))
+    for step in steps:
+        if step.answer and np.isnan(decode(step.session.logits, FP32)).any():
+            at = step.session.position - 1
             raise ValueError(f"logits of position {at} must be numbers, got NaN: check the weights")
     return choices
 

@@ -9,7 +9,8 @@ through device memory. A GPU runs one kernel after another; a policy whose GPU s
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -523,13 +524,20 @@ class Graph:
         `ready` and the result are the fetches for the first stream. While a stream attends, the core stores, selects
         and fetches for the next one.
         """
-        batch, work, rates, result = self.batch, self.work, self.rates, query
+        result, batch = query, self.batch
+        with self.one_stream():
+            for left in reversed(range(batch)):
+                result, ready = self.attend(layer, result, x, ready, layer if left else following)
+        return result, ready
+
+    @contextmanager
+    def one_stream(self) -> Iterator[None]:
+        """In this context the tasks are those of one stream of the batch."""
+        batch, work, rates = self.batch, self.work, self.rates
         self.batch, self.work = 1, work.of_stream(batch)
         self.rates = replace(rates, fetch_bytes=rates.fetch_bytes // batch)
-        for left in reversed(range(batch)):
-            result, ready = self.attend(layer, result, x, ready, layer if left else following)
+        yield
         self.batch, self.work, self.rates = batch, work, rates
-        return result, ready
 
     def step(self) -> None:
         """The entire step: vision tower, decoder layers with retrieval, output head."""
@@ -538,7 +546,10 @@ class Graph:
         kv_width, weight_bytes = 2 * model.key_dim, self.projection_bytes
         qkv = (model.key_dim, model.key_dim, width)
         x = self.vision()
-        ready = self.fetch(0, x) if work.schedule == "ahead" and not self.blocking else -1
+        in_turn, ready = self.batch > 1 and self.system.core and self.system.core.retrieving == 1, -1
+        if work.schedule == "ahead" and not self.blocking:
+            with self.one_stream() if in_turn else nullcontext():
+                ready = self.fetch(0, x)
         layers = round(model.layers * work.passes)
         for layer in range(layers):
             if not self.system.core:
@@ -547,10 +558,8 @@ class Graph:
             h = self.linear("weights", t, model.hidden, qkv, h, layer, "weights", weight_bytes)
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
             following = layer + 1 if layer + 1 < layers else None
-            if self.batch > 1 and self.system.core and self.system.core.retrieving == 1:
-                h, ready = self.attend_in_turn(layer, query, x, ready, following)
-            else:
-                h, ready = self.attend(layer, query, x, ready, following)
+            attend = self.attend_in_turn if in_turn else self.attend
+            h, ready = attend(layer, query, x, ready, following)
             h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.hidden, "add", [h], layer, t)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer, t)

@@ -94,22 +94,25 @@ def run_streams(args: argparse.Namespace, model: Model, sampling: Sampling | Non
     from cli.model_session import Report, Simulation
     from compiler import batch
 
-    if args.session:
-        raise ValueError("session must not be given with several videos")
-    watched = [frames(video, args.fps, args.frames) for video in args.video]
+    videos = [frames(video, args.fps, args.frames) for video in args.video]
     machine = model.load(console.progress)
-    sessions = [machine.session() for _ in watched]
+    vision = machine.vision
+    assert vision is not None
+    sessions = [machine.session() for _ in videos]
     simulation = Simulation(machine, model.system) if args.backend == "rtl" else None
     report = Report(sessions, model.clock, simulation)
     start = model.tokenizer.encode(args.prompt or "", begin=True)
     if start or args.prompt is not None:
         report.measure("prompt", partial(batch.prompt, machine, sessions, [start] * len(sessions)))
-    streams = [steps(pictures, args.fps, machine.spec.vision) for pictures in watched]
-    for number, shown in enumerate(zip_longest(*streams)):
-        console.progress("frames", number, args.frames or 0)
-        own = zip(sessions, shown, strict=True)
+    spec = machine.spec.vision
+    count = -(-(args.frames or 0) // (spec.temporal_patch if spec else 1))
+    streams = [steps(pictures, args.fps, spec) for pictures in videos]
+    for number, round_of_frames in enumerate(zip_longest(*streams)):
+        console.progress("frames", number, count)
+        own = zip(sessions, round_of_frames, strict=True)
         requests = [batch.Frame(session, *frame) for session, frame in own if frame is not None]
-        report.measure("frames", partial(batch.serve, machine, requests))
+        for at in range(0, len(requests), vision.frames):  # as many as one step can have
+            report.measure("frames", partial(batch.serve, machine, requests[at : at + vision.frames]))
     answers: list[list[int]] = [[] for _ in sessions]
     if args.ask is not None:
         questions = [model.tokenizer.encode(args.ask, begin=not session.position) for session in sessions]
@@ -122,15 +125,15 @@ def run_streams(args: argparse.Namespace, model: Model, sampling: Sampling | Non
         return 1
     texts = [model.tokenizer.decode(answer) for answer in answers]
     if args.json:
-        streams_json = [
+        of_streams = [
             {"video": str(video), "answer": text, "tokens": answer}
             for video, text, answer in zip(args.video, texts, answers, strict=True)
         ]
-        print(json.dumps({"streams": streams_json, **report.asdict()}, indent=2))
-    else:
-        for video, text in zip(args.video, texts, strict=True):
-            print(f"{video}: {text}")
-        print(f"\n{report.as_text()}")
+        print(json.dumps({"streams": of_streams, **report.asdict()}, indent=2))
+        return 0
+    for video, text in zip(args.video, texts, strict=True) if args.ask is not None else ():
+        print(f"{video}: {text}")
+    print(f"\n{report.as_text()}" if args.ask is not None else report.as_text())
     return 0
 
 
@@ -198,6 +201,8 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("prompt", "ask"):
         if getattr(args, name) == "":
             raise ValueError(f"{name} must be a text, got ''")
+    if args.session and len(args.video or ()) > 1:
+        raise ValueError(f"video must be one with --session, got {len(args.video)}")
     if args.session and not args.session.parent.is_dir():
         raise ValueError(f"session must be in a folder that exists, got {str(args.session)!r}")
 

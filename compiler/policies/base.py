@@ -115,6 +115,14 @@ class Policy(ABC):
         """Append the commands that select and fetch pages of a layer with the queries of a step."""
         return attention.select(p, inputs)
 
+    def batches(self, config: Config, widths: LayerWidths) -> bool:
+        """Whether one step can serve several streams: selection, pruning and branch have no buffer for a whole step."""
+        table = self.table(config)
+        selects = table.by_frames or table.partitions or table.partial
+        return not (
+            selects or table.rho != 1 or self.windows or self.frames_per_step > 1 or self.branch(config, widths)
+        )
+
     def branch(self, config: Config, widths: LayerWidths) -> Branch | None:
         """The branch of every layer; None: there is no branch."""
         return None

@@ -9,6 +9,7 @@ from compiler.batch import Frame, Text, ask, prompt, serve
 from compiler.checkpoint import Checkpoint
 from compiler.language_model import StreamTokens
 from compiler.policies import (
+    CodecSightPolicy,
     FullPolicy,
     HybridPolicy,
     InfiniGenPolicy,
@@ -20,7 +21,9 @@ from compiler.policies import (
 )
 from compiler.runtime import Limits, compile_model
 from compiler.sampling import Sampling
+from compiler.window_session import WindowSession
 from hw.config import Config
+from hw.core.isa import MAX_STEP
 from tests.compiler.checkpoints import CONFIGS, write_random
 
 TINY = Config.preset("tiny").replace(page_frames=1024)
@@ -132,7 +135,47 @@ def test_text_that_does_not_fit_changes_nothing(tmp_path, rng):
     sessions = [machine.session() for _ in range(2)]
     with pytest.raises(ValueError, match="tokens of a session must be at most 16, got 17"):
         prompt(machine, sessions, [[1, 2], [1] * 17])
+    for texts, message in (
+        ([[1, 2], [3] * 12], "tokens must be at least 17 for the question and its answer, got 16"),
+        ([[1, 2]], "texts must be one for each of 2 sessions, got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            next(ask(machine, sessions, texts, count=6))
     assert [(session.position, session.steps) for session in sessions] == [(0, [])] * 2
+
+
+def test_frames_of_a_model_with_positions_on_three_axes(tmp_path, rng):
+    """Qwen2.5-VL: a frame has positions on three axes, a text on one."""
+    write_random(tmp_path, "qwen2.5-vl", rng)
+    checkpoint, limits = Checkpoint(tmp_path), Limits(streams=3, tokens=200)
+    machines = [compile_model(checkpoint, TINY, Limits(**{**vars(limits), "batch": n})) for n in (3, 1)]
+    together, alone = ([machine.session() for _ in range(3)] for machine in machines)
+
+    def picture():
+        return rng.integers(256, size=(20, 28, 3), dtype=np.uint8)
+
+    same_step(together, alone, [(0, [1, 2, 3], False), (1, picture(), False), (2, picture(), False)])
+    same_step(together, alone, [(1, [4], True), (0, picture(), False)])
+    same_step(together, alone, [(0, [5], True), (1, [6, 7], True), (2, [8], True)])
+
+
+def test_windows_are_refused(tmp_path, rng):
+    """A session of CodecSight decides the slots of a step itself."""
+    checkpoint = checkpoint_of(tmp_path, rng)
+    machine = compile_model(checkpoint, TINY, Limits(tokens=64), CodecSightPolicy(window=3, stride=1, gop=2))
+    session = machine.session(kind=WindowSession)
+    with pytest.raises(ValueError, match="policy of a step of several sessions must have no windows, got codecsight"):
+        serve(machine, [Text(session, [1])])
+
+
+def test_as_many_frames_as_a_step_can_have(tmp_path, rng):
+    """The default step has the frames of all sessions, up to the longest step of the core."""
+    checkpoint = checkpoint_of(tmp_path, rng)
+    for streams, pooled, step, frames in ((4, 0, 64, 4), (128, 3, MAX_STEP // 9 * 9, MAX_STEP // 9)):
+        config = TINY.replace(page_frames=4096, max_contexts=512)
+        limits = Limits(streams=streams, batch=streams, tokens=24, pooled=pooled, pages=24)
+        machine = compile_model(checkpoint, config, limits)
+        assert (machine.step, machine.vision.frames) == (step, frames)
 
 
 def test_weights_are_read_once_for_all_sessions(tmp_path, rng):
@@ -150,7 +193,7 @@ def test_weights_are_read_once_for_all_sessions(tmp_path, rng):
 
 
 def test_requests_that_are_refused_change_nothing(tmp_path, rng):
-    """Each refusal names its cause; then all sessions go on as if it had not been."""
+    """Each refusal names its cause; a valid step succeeds afterwards."""
     checkpoint = checkpoint_of(tmp_path, rng)
     limits = Limits(streams=3, tokens=64, step=20, pooled=2)
     machine, other = (compile_model(checkpoint, TINY, Limits(**{**vars(limits), "batch": n})) for n in (2, 1))
@@ -161,8 +204,8 @@ def test_requests_that_are_refused_change_nothing(tmp_path, rng):
     for requests, message in (
         ([], r"requests of a step must be 1 to batch = 2, got 0"),
         ([Text(each, [1]) for each in (first, second, third)], r"requests of a step must be 1 to batch = 2, got 3"),
-        ([Text(first, [1]), Text(first, [2])], "sessions of a step must be different sessions of one machine"),
-        ([Text(first, [1]), Text(stranger, [2])], "sessions of a step must be different sessions of one machine"),
+        ([Text(first, [1]), Text(first, [2])], "sessions of a step must be different, got one twice"),
+        ([Text(first, [1]), Text(stranger, [2])], "sessions of a step must be of its machine, got one of another"),
         ([Text(first, [1] * 17), Frame(second, [picture])], "tokens of a step of all sessions must be at most 20"),
         ([Text(first, [1]), Text(second, [])], "tokens must be at least one token ID, got none"),
         ([Text(first, [1]), Text(second, [1 << 20])], "token must be 0 to"),
@@ -178,7 +221,7 @@ def test_requests_that_are_refused_change_nothing(tmp_path, rng):
 
 @pytest.mark.parametrize(
     "policy",
-    [HybridPolicy(states=4), InfiniGenPolicy(), QuickPrefillPolicy(group_frames=1), RekvPolicy()],
+    [HybridPolicy(states=4), InfiniGenPolicy(), QuickPrefillPolicy(group_frames=1), RekvPolicy(), CodecSightPolicy()],
     ids=lambda policy: policy.name,
 )
 def test_policies_with_one_buffer_for_a_step_are_refused(policy, tmp_path, rng):

@@ -218,6 +218,40 @@ def test_fast_wtu_takes_less_time():
         load_system("vrex8").replace(core={"wtu_design": "magic"})
 
 
+@pytest.mark.parametrize("policy", ["resv", "full"])
+def test_streams_in_turn(policy):
+    """In programs the streams of a batch attend in turn: the same bytes, and less overlap."""
+    together, apart = load_system("vrex8").replace(core={"retrieval": "all"}), load_system("vrex8")
+    apart = apart.replace(core={"retrieval": "one"})
+    for tokens in (1000, 10_000, 40_000):
+        for load in (workloads.text(tokens, 4), workloads.frame(tokens, 4)):
+            first, second = (run(system, policy, load) for system in (together, apart))
+            moved = [each.bytes_moved.get("PCIe", 0) for each in (first, second)]
+            assert moved[1] == pytest.approx(moved[0], rel=1e-6)
+            assert second.bytes_moved["DRAM"] == pytest.approx(first.bytes_moved["DRAM"], rel=0.05)
+            link_s = moved[1] / apart.link.nominal_gbps / 1e9
+            assert second.total_s > 0.99 * max(link_s, first.total_s)
+            one = run(apart, policy, replace(load, batch=1))
+            assert one.total_s < second.total_s < 4 * one.total_s
+
+
+def test_work_of_one_stream():
+    """The works of equal streams sum to that of the batch; numbers of a sequence stay."""
+    phase, system = workloads.frame(40_000).phases[0], load_system("vrex8")
+    for policy in ("resv", "full", "infinigenp"):
+        four, one = (
+            work_of(POLICIES[policy](LLAMA3_8B), system, LLAMA3_8B, phase, n, Assumptions(), None) for n in (4, 1)
+        )
+        got = four.of_stream(4)
+        for name, value in vars(one).items():
+            if name == "matmuls":
+                assert [m.flops for m in got.matmuls] == pytest.approx([m.flops for m in value])
+            elif name == "gpu_kernels":
+                assert got.gpu_kernels == four.gpu_kernels / 4  # equally many for any batch
+            else:
+                assert getattr(got, name) == (value if name == "schedule" else pytest.approx(value)), name
+
+
 def test_scattered_reads_of_the_cache_take_longer():
     machine, load = load_system("agx-orin"), workloads.frame(5000)
     plain, detail = (run(machine, "infinigenp", load, memory_detail=flag).total_s for flag in (False, True))

@@ -22,7 +22,7 @@ HEAVY = pytest.mark.heavy
 POLICIES = {  # policy, streams, tokens in device memory; the page frames of the core are enough for two windows
     "resv": (ResvPolicy(ratio=0.5, hamming_threshold=3), 3, 4),
     "resv, next layer": (ResvPolicy(ratio=0.5, hamming_threshold=3, prefetch="next_layer"), 2, 6),
-    "full": (FullPolicy(), 3, 4),  # nothing but the program keeps FETCH from page lists that a stream still reads
+    "full": (FullPolicy(), 3, 4),  # the waits of the program keep FETCH from page lists in use
     "oaken, next layer": (OakenPolicy(prefetch="next_layer"), 3, 4),
     "window": (WindowPolicy(sink=0, recent=4), 2, 0),
 }
