@@ -75,9 +75,9 @@ def programs() -> Iterator[str]:
     )
     yield "Critical path of a repeated layer:"
     yield table(
-        ("system", "policy", "step", "past tokens", "commands"),
+        ("system", "policy", "step", "streams", "past tokens", "commands"),
         (
-            (row.point.system, row.point.policy, row.point.stage, f"{row.point.past:,}",
+            (row.point.system, row.point.policy, row.point.stage, row.point.batch, f"{row.point.past:,}",
              "; ".join(wait(entry) for entry in row.waits))
             for row in rows
             if row.waits

@@ -35,6 +35,6 @@ def test_step_after_past_tokens(name, rng):
     machine = golden_machine(bench)
     retrieved = [machine.run(program) for program in bench.commands()]
     check_outputs(bench)
-    assert all(len(past) > 0 for trace in traces for past in trace.attended)
+    assert all(any(len(past) > 0 for past in trace.attended) for trace in traces)  # some KV head of each step
     assert all(sum(retrieved[step].fetched) for step in bench.steps)
     print(f"{name}: {len(bench.programs[bench.steps[0]])} commands, {machine.leader.products} products of tiles")
