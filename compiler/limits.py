@@ -14,8 +14,8 @@ class Limits:
     streams  sessions that can exist at the same time
     batch    sessions that one step can serve (`compiler.batch.serve`), at most `streams`
     tokens   tokens of a session; 0: 2,048, or all positions of a smaller model
-    step     tokens of the largest step, of all its sessions together; 0: those of `batch` frames, if one step can have
-             so many, and at least 64 or half of the core's page frames
+    step     tokens of the largest step, of all its sessions together; 0: those of `batch` frames or as many as a step
+             can have, at least 64, or half of the core's page frames if these are fewer
     resident tokens of all contexts that stay in device memory; 0: as many as the page frames of the core allow
     pages    pages of a context; 0: as many as the policy needs; with hash codes a quarter of `tokens`, at least 64, at
              most what the core allows

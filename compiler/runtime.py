@@ -106,7 +106,7 @@ class Machine:
             if vision is None and (value := getattr(limits, name)):
                 raise ValueError(f"{name} must be 0 for a model without a vision tower, got {value}")
         frame = shape.output_tokens * policy.frames_per_step if shape else 0
-        together = min(limits.batch, MAX_STEP // frame) if frame else 0  # frames of one step
+        together = min(limits.batch, max(1, MAX_STEP // frame)) if frame else 0  # frames of one step
         self.step = limits.step or max(frame * together, min(DEFAULT_STEP, config.page_frames // 2))
         step_name = "step" if limits.step else "tokens of a frame" if together < 2 else f"tokens of {together} frames"
         if self.step < limits.batch:
