@@ -4,6 +4,8 @@ import subprocess
 import sys
 from dataclasses import asdict
 
+import pytest
+
 from cli.signoff import evidence
 from cli.signoff.records import Gap
 from hw.registry import UNITS
@@ -88,6 +90,15 @@ def test_results_of_coverage():
     counts["line"] |= {"explained": 2, "open": 0}
     assert evidence.of_coverage("hcu", {"counts": counts, "holes": holes}, command="").result == "passed"
     assert evidence.of_coverage("hcu", None, command="").result == "failed"
+
+
+@pytest.mark.parametrize(("killed", "result"), [(95, "passed"), (94, "partial"), (90, "partial"), (89, "failed")])
+def test_result_of_a_campaign_is_that_of_its_stage(killed, result):
+    """95 % of the faults are needed for V3, and 90 % for V2."""
+    mutants = tuple(Mutant(n, "inv", "$1", "Y", 0, None, "w", ("hw/x.py:3",)) for n in range(100))
+    results = tuple(Result(n, "test" if n < killed else None, "") for n in range(100))
+    record = evidence.of_mutation(Campaign("hcu", mutants, results, ("test",), 1.0), command="vrex mutate hcu")
+    assert (record.figures["score"], record.result) == (killed / 100, result)
 
 
 def test_results_of_mutation_and_equivalence():
