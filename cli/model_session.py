@@ -14,6 +14,7 @@ import numpy as np
 from cli.rtl import timings
 from compiler.checkpoint import Checkpoint
 from compiler.policies import Policy
+from compiler.policies.base import LayerWidths
 from compiler.runtime import BF16_WEIGHTS, Limits, Machine, Session, Step, compile_model
 from compiler.tokenizer import TextTokenizer
 from hw.config import Config
@@ -63,6 +64,12 @@ class Model:
         spec = self.checkpoint.spec
         if spec.vision is None:
             raise ValueError(f"model must have a vision tower to watch a video, got one of family {spec.family}")
+
+    @property
+    def batches(self) -> bool:
+        """Whether one step can serve several streams."""
+        text = self.checkpoint.spec.text
+        return self.policy.batches(self.config, LayerWidths(text.hidden, text.q_heads, text.head_dim))
 
     def load(self, progress: Progress) -> Machine:
         """Compile the model and load its weights into the memory of a machine."""

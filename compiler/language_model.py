@@ -321,18 +321,18 @@ class LanguageModelCompiler:
         row = {"a": first, "a_wide": 1, "extra": 1}
         self.vectors.command(p, "maximum", logits, repeat=1, **row, a_beats=blocks, destination=Destination.NONE)
         whole, step = self.pieces - 1, self.piece
-        found: list[CommandRef] = []
+        ranked: list[CommandRef] = []
         for name, start, count, beats in (
             ("ranks", 0, whole, step),
             ("last ranks", whole * step, 1, blocks - whole * step),
         ):
             if count:
-                found = self.vectors.command(
+                ranked = self.vectors.command(
                     p, name, logits, repeat=count, a=first + 2 * start, a_stride=2 * step, a_beats=beats,
                     a_wide=1, b=self.ranks + 2 * start, b_stride=2 * step, b_beats=beats, b_wide=1, b_used=1,
                     out=best + 2 * start // step, out_stride=2, out_beats=1, out_wide=1, extra=1,
                 )  # fmt: skip
-        self.vectors.command(p, "best rank", found, repeat=1, a=best, a_beats=self.pieces, a_wide=1,
+        self.vectors.command(p, "best rank", ranked, repeat=1, a=best, a_beats=self.pieces, a_wide=1,
                              out=self.choice + 2 * number, out_beats=1, out_wide=1, extra=1)  # fmt: skip
 
 

@@ -94,6 +94,8 @@ def run_streams(args: argparse.Namespace, model: Model, sampling: Sampling | Non
     from cli.model_session import Report, Simulation
     from compiler import batch
 
+    if not model.batches:
+        raise ValueError(f"video must be one for policy {model.policy.name}, got {len(args.video)}")
     videos = [frames(video, args.fps, args.frames) for video in args.video]
     machine = model.load(console.progress)
     vision = machine.vision

@@ -125,7 +125,7 @@ def test_several_videos_are_streams_of_one_machine(run):
         out.startswith(f"film.mp4: {alone[0]['answer']}\nlong.mp4: {alone[1]['answer']}\n") and "in 2 sessions" in out
     )
     refused = (("--session", "s.vrex"), "video must be one with --session, got 2"), (
-        ("--policy", "rekv"), "batch must be 1 for policy rekv",
+        ("--policy", "rekv"), "video must be one for policy rekv, got 2",
     )  # fmt: skip
     for options, message in refused:
         status, _, err = run("llava", *FILM, "--video", "long.mp4", *sizes, *options)

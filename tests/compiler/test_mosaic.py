@@ -256,7 +256,7 @@ def test_pages_that_a_layer_reads_are_not_overwritten(planned, tmp_path, rng, mo
         monkeypatch.setattr(runtime, "free_all_frames", lambda store: None)
     write_random(tmp_path, "llama", rng, changes={"num_hidden_layers": 3})
     policy = replace(POLICY, prefetch="next_layer")
-    found = False
+    overwrote = False
     for _ in range(1 if planned else 10):  # not every stream fetches a page at such a time
         machine = compile_model(Checkpoint(tmp_path), TINY, Limits(tokens=96, step=T, resident=24), policy)
         overwrites, session = overwritten(machine, 3), machine.session()
@@ -264,7 +264,7 @@ def test_pages_that_a_layer_reads_are_not_overwritten(planned, tmp_path, rng, mo
         for rows in vectors(rng):
             session.features(rows)
         assert sum(fetched for fetched, _ in overwrites) > 20
-        found = found or any(hits for _, hits in overwrites)
-        if found:
+        overwrote = overwrote or any(hits for _, hits in overwrites)
+        if overwrote:
             break
-    assert found != planned
+    assert overwrote != planned

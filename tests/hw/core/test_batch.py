@@ -12,11 +12,11 @@ from compiler.checkpoint import Checkpoint
 from compiler.policies import FullPolicy, OakenPolicy, ResvPolicy, WindowPolicy
 from compiler.runtime import Limits, compile_model
 from hw.config import Config
-from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelRun
 from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
+from tests.hw.core.model_checks import check, timing
 
 HEAVY = pytest.mark.heavy
 POLICIES = {  # policy, streams, tokens in device memory; the page frames of the core are enough for two windows
@@ -45,8 +45,7 @@ def test_streams_in_one_step_equal_the_golden_machine(name, cores, tmp_path, rng
     step = max(4, streams * pooled**2)
     limits = Limits(streams=streams, batch=streams, tokens=40, step=step, resident=resident, pooled=pooled)
     machine = compile_model(checkpoint, policy.core(Config.preset("tiny")), limits, policy, cores=cores)
-    timing = {side: FixedTiming(latency=12) for side in BASES}
-    run, model = ModelRun(machine), SessionModel(machine, timing, BASES)
+    run, model = ModelRun(machine), SessionModel(machine, timing(), BASES)
     sessions = [machine.session() for _ in range(streams)]
     first, second, *others = sessions
 
@@ -66,8 +65,4 @@ def test_streams_in_one_step_equal_the_golden_machine(name, cores, tmp_path, rng
     moved = [step.retrieved for session in sessions for step in session.steps]
     assert any(sum(step.fetched) for step in moved) == bool(resident)
     assert any(sum(step.released) for step in moved) == (policy.name == "window")
-    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
-    errors = np.array(model.cycles) / run.cycles - 1
-    assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
-    print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
-    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
+    check(run, model, seed)

@@ -4,7 +4,6 @@
 session that is equal under several timings does not depend on latency, pauses or the number of cores.
 """
 
-import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
@@ -20,11 +19,11 @@ from compiler.policies import (
 from compiler.runtime import Limits, compile_model
 from golden import bf16
 from hw.config import Config
-from sim.bench.axi import FixedTiming
 from sim.bench.core_run import BASES
 from sim.bench.model_run import ModelRun
 from sw_model.cycles.session import SessionModel
 from tests.compiler.checkpoints import write_random
+from tests.hw.core.model_checks import check, timing
 
 HEAVY = pytest.mark.heavy
 POLICIES = {  # policy, tokens in device memory; a name can end with the bits of stored keys and values
@@ -65,8 +64,7 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     if name.endswith("bits"):
         config = config.replace(kv_bits=int(name.split()[-2]))
     machine = compile_model(checkpoint, config, limits, policy, cores=cores)
-    timing = {side: FixedTiming(latency=12) for side in BASES}
-    run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
+    run, model, session = ModelRun(machine), SessionModel(machine, timing(), BASES), machine.session()
     session.prompt([1, 2])
     for _ in range(5):
         session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
@@ -75,8 +73,4 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     moved = [step.retrieved for step in session.steps]
     assert any(sum(step.fetched) for step in moved) == bool(resident)
     assert any(sum(step.released) for step in moved) == (policy.name == "window")
-    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
-    errors = np.array(model.cycles) / run.cycles - 1
-    assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
-    print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
-    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
+    check(run, model, seed)
