@@ -4,7 +4,6 @@
 has no time. So a session that is equal under several timings does not depend on latency, pauses or the number of cores.
 """
 
-import numpy as np
 import pytest
 
 from compiler.checkpoint import Checkpoint
@@ -19,6 +18,7 @@ from sw_model.cycles.session import SessionModel
 from sw_model.media import quickcodec
 from sw_model.media.clip import find_clip
 from tests.compiler.checkpoints import write_random
+from tests.hw.core.model_checks import check, timing
 
 HEAVY = pytest.mark.heavy
 BRANCHES = {  # the second has a rank of two words, a piece of one channel word, and three states
@@ -32,8 +32,7 @@ def recorded_session(folder, branch, cores, rng, frames):
     write_random(folder, "llama", rng)
     checkpoint, policy = Checkpoint(folder), HybridPolicy(sink=4, recent=4, **BRANCHES[branch])
     machine = compile_model(checkpoint, Config.preset("tiny"), Limits(tokens=64, step=4), policy, cores=cores)
-    timing = {side: FixedTiming(latency=12) for side in BASES}
-    run, model, session = ModelRun(machine), SessionModel(machine, timing, BASES), machine.session()
+    run, model, session = ModelRun(machine), SessionModel(machine, timing(), BASES), machine.session()
     session.prompt([1, 2])
     for _ in range(frames):
         session.features(bf16.encode(rng.standard_normal((4, checkpoint.spec.text.hidden))))
@@ -52,11 +51,7 @@ def test_session_equals_the_golden_machine(branch, cores, tmp_path, rng, seed):
     With the fixed latency, the cycles are those that the cycle model predicts, within its error.
     """
     _, run, model = recorded_session(tmp_path, branch, cores, rng, frames=4)
-    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
-    errors = np.array(model.cycles) / run.cycles - 1
-    print(f"{len(run.cycles)} programs, {sum(run.cycles)} cycles, largest error {np.abs(errors).max():.2%}")
-    assert abs(sum(model.cycles) / sum(run.cycles) - 1) < 0.02 and np.abs(errors).max() < 0.05, errors
-    run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
+    check(run, model, seed)
 
 
 @HEAVY
@@ -74,7 +69,7 @@ def test_frames_of_a_video(cores, tmp_path, rng, seed):
         session.frame(picture)
     assert list(session.ask([3, 4], count=1))
     assert sum(sum(step.retrieved.released) for step in session.steps) > 1
-    run.check(seed=seed, timing={side: FixedTiming(latency=12) for side in BASES})
+    run.check(seed=seed, timing=timing())
     run.check(seed=seed + 1, stall=0.3, timing={"device": FixedTiming(latency=5), "host": FixedTiming(latency=40)})
 
 
