@@ -301,9 +301,12 @@ class Graph:
         """Share of the selection and the fetch during which the cores read weights and the values of this layer."""
         core, model, rates = self.system.core, self.model, self.rates
         assert core
+        if self.work.schedule == "same_layer":  # all other cores wait for the fetch
+            return 0.0
         (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
         copies_per_s = min(self.copies_per_s(word), rates.storage or rates.link)
-        cycles = self.select_cycles(word) + rates.fetch_bytes / copies_per_s * self.hertz
+        lookups, copies = self.select_cycles(word), rates.fetch_bytes / copies_per_s * self.hertz
+        cycles = max(lookups, (1 - self.copied_share()) * lookups + copies)
         if self.work.threshold_rows:
             cycles += self.wtu_cycles(burst)
         weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream
@@ -347,7 +350,7 @@ class Graph:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
         if total and select_s:  # clusters in device memory are looked up, too, while nothing is copied
-            share = min(1.0, total / (self.work.attended_tokens * times * self.model.kv_bytes * self.batch))
+            share = self.copied_share()
             previous = [self.add("fetch", "KVMU", (1 - share) * select_s, previous, layer)]
             select_s *= share
         for i in range(self.chunks):
@@ -364,6 +367,11 @@ class Graph:
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last
+
+    def copied_share(self) -> float:
+        """Share of the selected tokens that are copied over the link."""
+        selected = self.work.attended_tokens * self.model.kv_bytes * self.batch
+        return min(1.0, self.rates.fetch_bytes / selected) if selected else 0.0
 
     def select_s(self, times: float = 1.0) -> float:
         """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
@@ -389,14 +397,14 @@ class Graph:
         pieces = ceil(share * self.chunks)
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 
-    def attention_weights(self, layer: int, query: int, available: tuple[int, int]) -> int:
-        """Keys, their scores and the softmax, if a core has all keys of a head before the softmax; else `query`.
+    def attention_weights(self, layer: int, query: int, available: tuple[int, int]) -> tuple[int, int]:
+        """Keys and their scores, and the softmax, if a core has all keys of a head before it; else `query` for both.
 
         Keys are read in pieces after the tasks `available` and `query`. The step's own tokens are attended too.
         """
         model, core = self.model, self.system.core
         if not core or self.batch * model.kv_heads > core.config.cores:
-            return query
+            return query, query
         rows, keys, scores = self._attended(layer)
         passes, moved = attention_passes(rows, core), attention_bytes(keys, core)
         last, nbytes = query, self.work.attend_read_bytes * self.times(layer) / 2 * passes[0]
@@ -410,9 +418,9 @@ class Graph:
                 "attention", rows, model.head_dim, keys, [load, last], layer, model.kv_heads, 1 / self.chunks
             )
             last = self._piece("attention", written, i, [last], layer, rate)
-        size = sum(moved[1])
+        size, scored = sum(moved[1]), last
         last = self.dram("attention", size * scores, [last], layer, vector_bytes_per_s(self.system, *moved[1]))
-        return self.vector("attention", scores, "softmax", [last], layer)
+        return scored, self.vector("attention", scores, "softmax", [last], layer)
 
     def attention(self, layer: int, query: int, available: tuple[int, int], weights: int, held: Sequence[int]) -> int:
         """The values after `weights`, the result of `attention_weights`, and the tasks `held`.
@@ -495,6 +503,8 @@ class Graph:
     def attend(self, layer: int, query: int, x: int, ready: int, following: int | None) -> tuple[int, int]:
         """The attention of a layer with input `x`, from the task `query` on, and the fetch for the layer `following`.
 
+        A fetch without a prediction starts on a core after the scores of the keys: it needs the tables of the layer
+        `following`, which the core opens then.
         `ready` : the fetch for this layer; -1: it selects for itself
         Returns the result, and the fetch for `following`; -1: there is none.
         """
@@ -504,14 +514,14 @@ class Graph:
         if ready < 0 and not (work.schedule == "ahead" and overlaps):
             selects = work.schedule != "ahead" and (layer or self.first == 1)
             ready = self.fetch(layer, self.predict(layer, query) if selects else query)
-        weights = self.attention_weights(layer, query, (ready, x))
+        keys, weights = self.attention_weights(layer, query, (ready, x))
         stored, scored = self.store(layer, max(query, ready)), -1
         if overlaps and following is not None:
             if work.schedule == "next_layer":
                 scored = self.scores(following, weights, stored)
                 fetched = self.fetch(following, self.threshold(following, scored))
             elif work.schedule == "ahead":
-                fetched = self.fetch(following, x)
+                fetched = self.fetch(following, x if keys == query else keys)
         fetches = fetched >= 0 and (self.rates.fetch_bytes or self.select_s())
         held = self.held() if self.system.core and fetches else []
         if self.system.core:

@@ -106,8 +106,8 @@ POINTS = [Point(system, stage, past) for system in SYSTEMS for stage in STAGES f
 TABLE_POINTS = [
     Point("vrex8", stage, past, policy) for past in TABLE_CONTEXTS for policy in PROGRAMS for stage in STAGES
 ]
-# the published machine and the one with four bits, whose vision tower is the same
-PLUS_SYSTEMS = ("vrex8", "vrex8-plus")
+# the published machine, with keys and values of four bits, and with all that `vrex8-plus` has; their tower is the same
+PLUS_SYSTEMS = ("vrex8", "vrex8-kv4", "vrex8-plus")
 PLUS_CONTEXTS = (1000, 10000, 40000, 200000, 700000)
 PLUS_POINTS = [Point(system, stage, past) for system in PLUS_SYSTEMS for stage in STAGES for past in PLUS_CONTEXTS]
 # streams in one step in Fig. 13 of V-Rex

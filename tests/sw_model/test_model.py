@@ -82,8 +82,11 @@ def test_weights_in_four_bits():
 
 
 def test_link_bounds_flexgen():
-    r = run(load_system("vrex8"), "full", workloads.frame(40000))
-    assert 40000 * 131072 / 4e9 < r.total_s < 1.05 * 40000 * 131072 / 4e9
+    """In each layer the link only waits until the keys of the layer are multiplied."""
+    system, link_s = load_system("vrex8"), 40000 * 131072 / 4e9
+    r = run(system, "full", workloads.frame(40000))
+    kept = run(system.replace(link={"nominal_gbps": 200.0}), "full", workloads.frame(40000))
+    assert link_s < r.total_s < link_s + kept.total_s / 2
     assert max(r.stages, key=lambda s: r.stages[s].exposed_s) == "fetch"
 
 
@@ -150,7 +153,8 @@ def test_gpus_fetch_without_overlap():
 def test_realistic_link_is_slower():
     system = load_system("vrex8")
     paper, real = (run(system, "full", workloads.text(40000), link=k).total_s for k in ("paper", "realistic"))
-    assert 1.2 < real / paper < 1.3  # 4 GB/s nominal against the drive behind 3.2 GB/s
+    # 4 GB/s nominal against the drive behind 3.2 GB/s; in each layer the link waits for the scores of the keys
+    assert 1.15 < real / paper < 1.25
 
 
 def resident(result):

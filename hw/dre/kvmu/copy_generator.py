@@ -73,6 +73,7 @@ class CopyGenerator(wiring.Component):
         remaining, head = Signal(self.sizes.kv_heads), Signal(range(self.sizes.kv_heads))
         staged = Signal(range(self.sizes.staging_head_pages + 1))  # head pages of the fetch in the staging area
         pushed = Signal()  # pieces of the command are sent
+        sent = Signal()  # the piece of this head page is sent, its beat waits for `o`
         m.d.comb += [output_free.eq(~self.o.valid | self.o.ready), self.blocked.eq(emit & ~output_free)]
         with m.If(output_free):
             m.d.sync += self.o.valid.eq(emit)
@@ -84,7 +85,7 @@ class CopyGenerator(wiring.Component):
         with m.FSM(init="IDLE"):
             self._start(m, remaining, head, pushed)
             self._report(m, emit, output_free)
-            self._copy(m, emit, output_free, remaining, staged, pushed)
+            self._copy(m, emit, output_free, remaining, staged, pushed, sent)
             self._finish(m, pushed)
         return m
 
@@ -163,14 +164,22 @@ class CopyGenerator(wiring.Component):
                     m.next = "IDLE"
 
     def _copy(
-        self, m: Module, emit: Signal, output_free: Signal, remaining: Signal, staged: Signal, pushed: Signal
+        self,
+        m: Module,
+        emit: Signal,
+        output_free: Signal,
+        remaining: Signal,
+        staged: Signal,
+        pushed: Signal,
+        sent: Signal,
     ) -> None:
-        """COPY: one head per cycle."""
+        """COPY: one head per cycle. A piece does not wait for `o`, so that neither stream depends on the other."""
         job = self.i.payload
-        reports, after, done = Signal(), Signal.like(remaining), Signal()
+        reports, after, copied, done = Signal(), Signal.like(remaining), Signal(), Signal()
         m.d.comb += [
             reports.eq((job.report == Report.HEADS) & (job.reported & remaining & (~remaining + 1)).any()),
             after.eq(remaining & (remaining - 1)),
+            copied.eq(~job.copy | sent | self.pieces.ready),
         ]
         with m.State("COPY"):
             with m.If(job.staged & (staged == self.cfg_staging_head_pages)):
@@ -178,12 +187,14 @@ class CopyGenerator(wiring.Component):
                 m.next = "IDLE"
             with m.Else():
                 m.d.comb += [
-                    emit.eq(reports & (~job.copy | self.pieces.ready)),
-                    self.pieces.valid.eq(job.copy & (~reports | output_free)),
-                    done.eq((~reports | output_free) & (~job.copy | self.pieces.ready)),
+                    self.pieces.valid.eq(job.copy & ~sent),
+                    emit.eq(reports & copied),
+                    done.eq(copied & (~reports | output_free)),
                 ]
+            with m.If(self.pieces.valid & self.pieces.ready):
+                m.d.sync += sent.eq(1)
             with m.If(done):
-                m.d.sync += remaining.eq(after)
+                m.d.sync += [remaining.eq(after), sent.eq(0)]
                 m.d.comb += [self.hit.eq(reports & ~job.copy), self.copied.eq(reports & job.copy)]
                 with m.If(job.copy):
                     m.d.sync += pushed.eq(1)
