@@ -192,10 +192,10 @@ class StateSpaceCompiler:
         raw = meet([*spread, *self._multiply(p, "step", t, ranks, self.raw, wide=True)])
         steps = meet(self._steps(p, t, raw))
         y, saved = self._scan(p, t, steps, step.state_word + kept)
-        gated, piece = list[CommandRef](), self.gate_piece
+        gated, piece, scanned = list[CommandRef](), self.gate_piece, meet(y)
         for word in self._pieces(p, piece):
             gated = self.vectors.command(
-                p, "branch gate", meet(y), repeat=t, a=self.gate + 2 * word, a_stride=2 * self.inner, a_beats=piece,
+                p, "branch gate", scanned, repeat=t, a=self.gate + 2 * word, a_stride=2 * self.inner, a_beats=piece,
                 a_wide=1, b=self.y + 2 * word, b_stride=2 * self.inner, b_beats=piece, b_wide=1, b_used=1,
                 out=self.gated + word, out_stride=self.row, out_beats=piece, extra=1,
             )  # fmt: skip

@@ -281,7 +281,7 @@ def streaming_memory() -> Iterator[str]:
 
 def kv_formats() -> Iterator[str]:
     """Error of attention with keys and values in each number format, under every policy."""
-    from cli.demo.retrieval import BUDGET_FRAMES, EVERY, FRAMES
+    from cli.demo.retrieval import BUDGET_FRAMES, EVERY, FRAMES, TRACE
     from golden.kv_formats import KIVI, NAMES, PER_TOKEN
     from sw_model.media.clip import find_clip
     from sw_model.media.source import GENERATOR, Options, open_source
@@ -313,7 +313,7 @@ def kv_formats() -> Iterator[str]:
 
     clip = find_clip()
     errors: dict[tuple[str, str], dict[str, float]] = {}
-    sources: dict[str, Path | str] = {"generator": GENERATOR, "clip": clip.path}
+    sources: dict[str, Path | str] = {"generator": GENERATOR, "clip": clip.path, "captured trace": TRACE}
     for title, name in sources.items():
         source = open_source(name, Options(frames=FRAMES))
         chunks = list(source.chunks)
@@ -327,9 +327,11 @@ def kv_formats() -> Iterator[str]:
         "Error of the output of attention: |output - full BF16 output| / |full BF16 output|, mean over steps, tokens "
         f"and query heads. {FRAMES} frames, of which one of {EVERY} is measured; policies with a frame budget retrieve "
         f"{BUDGET_FRAMES} frames. Past tokens are stored in the format, those of the step in BF16. The clip is "
-        f"{clip.name} ({clip.origin}); its keys come from a front end with random weights. The row `bf16` is the error "
-        "of the policy alone. The policy `oaken` stores its own 4 bits and does not use the format. Bits are nominal, "
-        "for heads of 64 elements or more; those of Oaken depend on the data. Definitions: `golden/kv_formats.py`."
+        f"{clip.name} ({clip.origin}); its keys come from a front end with random weights. The captured trace has the "
+        "queries, keys and values of a Qwen2.5-VL model with two layers and random weights (`vrex capture`), with "
+        "heads of 16 elements. The row `bf16` is the error of the policy alone. The policy `oaken` stores its own 4 "
+        "bits and does not use the format. Bits are nominal, for heads of 64 elements or more; those of Oaken depend "
+        "on the data. Definitions: `golden/kv_formats.py`."
     )
     bits = {name: f"{form.element_bits:g}" for name, form in (PER_TOKEN | KIVI).items()} | {"bf16": "16"}
     for title in sources:

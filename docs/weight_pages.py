@@ -30,6 +30,9 @@ from tests.compiler.checkpoints import config_of
 
 SEED, SIZE = 1, 2048  # of the matrices without a model: outputs and inputs
 LANES = 64  # of a core of the preset `paper`
+# weights and bits of keys and values in the tables of models
+CASES = [*((name, 16) for name in MACHINE_FORMATS), ("bf16", 8), ("bf16", 4), ("int4", 4)]
+BF16_ONLY = ("mosaic", "oaken")  # policies that do not run with other bits of the KV cache, or have their own
 DEGREES = 3  # of freedom of Student's t, the smallest integer with a variance
 FRAMES, SCENE, NOISE, WORDS = 12, 4, 0.4, 8  # frames, frames of a scene, their noise, tokens of the measured text
 LARGE = {
@@ -114,13 +117,16 @@ def weight_errors(weights: np.ndarray, form: WeightFormat, group: int | None = N
     return float(np.linalg.norm(stored - exact) / np.linalg.norm(exact)), error((stored @ x).T, (exact @ x).T)
 
 
-def _steps(checkpoint: Checkpoint, model: Model, policy: Policy, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _steps(
+    checkpoint: Checkpoint, model: Model, policy: Policy, name: str, kv_bits: int
+) -> tuple[np.ndarray, np.ndarray]:
     """What the layers add to the hidden states of all tokens, and the logits of the text, a row for each token."""
     rng = np.random.default_rng(SEED)
     text, size = checkpoint.spec.text, model.tokens
     preset = Config.preset(model.preset).replace(
-        weight_bits=16 if name == MACHINE_FORMATS[0] else 4, page_frames=1024, max_candidates=256, max_pages=256
-    )
+        weight_bits=16 if name == MACHINE_FORMATS[0] else 4, kv_bits=kv_bits, page_frames=1024, max_candidates=256,
+        max_pages=256,
+    )  # fmt: skip
     limits = Limits(tokens=512, step=size)
     session = compile_model(checkpoint, policy.core(preset), limits, policy, weights=name).session()
     machine, embedding = session.machine, bf16.decode(checkpoint.embedding())
@@ -152,11 +158,17 @@ def _model_tables(model: Model, folder: Path) -> Iterator[str]:
     whole, first = model.write(folder / "whole"), model.write(folder / "first", first=True)
     reference: tuple[np.ndarray, np.ndarray] | None = None
     rows: dict[str, list[list[str]]] = {"layer": [], "logits": []}
-    for name in MACHINE_FORMATS:
-        cells: dict[str, list[str]] = {key: [name] for key in rows}
+    for name, kv_bits in CASES:
+        title = name if kv_bits == 16 else f"{name}, KV cache in {kv_bits} bits"
+        cells: dict[str, list[str]] = {key: [title] for key in rows}
         for policy_name, policy in model.policies.items():
-            print(f"weight-formats: {model.title}, {name}, {policy_name}", file=sys.stderr)
-            layer, logits = _steps(first, model, policy, name)[0], _steps(whole, model, policy, name)[1]
+            print(f"weight-formats: {model.title}, {title}, {policy_name}", file=sys.stderr)
+            if kv_bits < 16 and policy_name in BF16_ONLY:
+                for row in cells.values():
+                    row.append("")
+                continue
+            layer = _steps(first, model, policy, name, kv_bits)[0]
+            logits = _steps(whole, model, policy, name, kv_bits)[1]
             reference = reference or (layer, logits)  # BF16, full
             for key, values, exact in zip(rows, (layer, logits), reference, strict=True):
                 cells[key].append(f"{error(values, exact):.4f}")
@@ -229,7 +241,9 @@ def weight_formats() -> Iterator[str]:
             f"a scene, and {NOISE} of another one for each frame), and {WORDS} tokens of text, one by one. The output "
             "of a layer is what it adds to the hidden states, mean over all tokens; logits are those of the last "
             f"{WORDS} tokens. The value in BF16 is that of the policy `full`, so that the row `bf16` is the error of "
-            "the policy alone. `oaken` stores keys and values in 4 bits, the others in BF16."
+            "the policy alone. `oaken` stores keys and values in 4 bits, the others in BF16 where the row does not "
+            "name other bits (`core.kv_bits`, the formats `bfp8` and `affine4` of `golden/kv_formats.py`). Mosaic "
+            "moves tokens between pages, which only pages in BF16 allow."
         )
         for number, model in enumerate(MODELS):
             (folder := Path(place) / str(number)).mkdir()

@@ -119,6 +119,7 @@ BATCH_POINTS = [
     for past in (CONTEXTS[0], 10_000, CONTEXTS[-1])
 ]
 TOWERS = [Point(system, "vision") for system in SYSTEMS]
+ROWS = [*POINTS, *TABLE_POINTS, *BATCH_POINTS, *TOWERS]  # of the page of the programs
 
 
 def formula_policy(name: str, model: Model = LLAMA3_8B) -> Policy:
@@ -269,12 +270,12 @@ def wait(entry: Mapping[str, Any]) -> str:
     return f"{entry['command']} ({entry['unit']} unit{where}): {entry['share']:.0%}"
 
 
-def program_rows() -> list[ProgramRow]:
-    """All recorded points, each run once."""
-    rows, points = [], dict[str, Point]()
-    for point in (*POINTS, *TABLE_POINTS, *BATCH_POINTS, *TOWERS):
-        points.setdefault(point.name, point)
-    for point in points.values():
+def program_rows(points: Sequence[Point] = ROWS) -> list[ProgramRow]:
+    """The recorded ones of these points, each run once."""
+    rows, different = [], dict[str, Point]()
+    for point in points:
+        different.setdefault(point.name, point)
+    for point in different.values():
         cycles = program_cycles(point)
         if cycles is None:
             continue

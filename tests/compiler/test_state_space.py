@@ -43,9 +43,9 @@ def test_branch_is_close_to_float64(rng):
         assert np.abs(bf16.decode(branch.h, FP32).T - state.h).max() < 0.02 * np.abs(state.h).max()
 
 
-@pytest.mark.parametrize("ssm_input, cores", [("query", 1), ("hidden", 2)])
+@pytest.mark.parametrize("ssm_input, cores", [("query", 1), ("hidden", 2), ("query", 4)])
 def test_session_equals_the_golden_model(ssm_input, cores, tmp_path, rng):
-    """Frames, a question and an answer. The session cannot be saved."""
+    """Frames, a question and an answer; four cores have different numbers of channels. The session cannot be saved."""
     write_random(tmp_path, "llama", rng)
     checkpoint = Checkpoint(tmp_path)
     text = checkpoint.spec.text

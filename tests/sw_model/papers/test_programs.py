@@ -225,8 +225,7 @@ LARGE_DIFFERENCES = {
     "vrex8 infinigenp frame 10000": 0.12, "vrex8 vision": 0.13, "vrex48 vision": 0.3,
     "vrex8 frame 1000 x 4": 0.09, "vrex48 frame 1000 x 8": 0.07, "vrex48 text 10000 x 8": 0.12,
     "vrex48 text 40000 x 8": 0.22,
-    "vrex8-plus frame 1000": 0.1, "vrex8-plus frame 10000": 0.06, "vrex8-plus frame 200000": 0.1,
-    "vrex8-plus frame 700000": 0.09,
+    "vrex8-plus frame 1000": 0.1, "vrex8-plus frame 10000": 0.09,
 }  # fmt: skip
 
 
@@ -243,7 +242,7 @@ def test_formula_agrees_with_the_programs():
 def test_formula_agrees_with_the_programs_of_plus():
     """Time of every recorded step of `PLUS_POINTS`."""
     costs = {point.name: (programs.formula_cost(point), programs.program_cost(point)) for point in programs.PLUS_POINTS}
-    assert len(costs) == 20 and all(program for _, program in costs.values())
+    assert len(costs) == 30 and all(program for _, program in costs.values())
     for name, (formula, program) in costs.items():
         assert formula.total_s == pytest.approx(program.total_s, rel=LARGE_DIFFERENCES.get(name, 0.05)), name
 
