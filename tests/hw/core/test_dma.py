@@ -267,6 +267,24 @@ def test_errors_one_after_the_other(rng, seed):
             assert fault == word << 4 | Cause.SLVERR.value, (port, write, after)
 
 
+def test_reset_in_mid_flight(rng, seed):
+    """After a reset the unit starts again, whatever was in flight.
+
+    The copies follow each other again and again, and no target is a source, so that the last ones complete each target.
+    """
+    unit, rounds = tiny(), 12
+    moved = copies(rng, 8, 20, longest=300)[1:]
+    script = [step for wait in rng.integers(5, 150, rounds).tolist() for step in (["wait", wait], ["reset"])]
+    script += [["wait", 40 * sum(d.bytes for d in moved) * 8 // unit.word]]
+    memories = images(rng, stall=0.2, timing=FixedTiming(latency=15))
+    ports = ["rst", "stat_idle"]
+    record = run(unit, memories, moved * (rounds + 2), done=0, seed=seed, script=script, ports=ports, stall=0.2)
+    resets = np.flatnonzero(np.diff(np.array(record.ports["rst"]).astype(int)) == 1)
+    assert len(resets) == rounds and not np.array(record.ports["stat_idle"])[resets].all()  # some were in mid flight
+    assert record.images == expected(memories, moved)
+    assert record.status["stat_fault"] == 0 and record.status["stat_idle"] == 1
+
+
 def test_refuses_parts_of_words_and_one_word_too_much(rng):
     """Unaligned and out-of-range copies raise faults on both sides, as source and as target; a reset clears each.
 
