@@ -36,13 +36,17 @@ def adversarial(rng, n, rows):
     a, b = np.full((rows, n), 0x3F80, np.uint16), codes(rng, (rows, n), 103, 104) & 0x7F80
     a[:, 0], b[:, 0] = 0x4000, (rng.integers(0, 128, rows) | 0x3F80).astype(np.uint16)
     cases["ties"] = (a, b)
-    # a carry out of the rounding: 255 * 255 + 2 ** -6 * 146 * 224 is a power of two, a little less rounds up to it
-    a, b = np.zeros((2, rows, n), np.uint16)
-    scale = rng.integers(60, 190, rows)
-    products = [(255, 255, 0, 0), (146, 224, 6, 0), (128, 128, 26, 1)]
-    for k, (x, y, down, sign) in enumerate(products[:n]):
-        a[:, k], b[:, k] = sign << 15 | (scale - down) << 7 | (x - 128), 127 << 7 | (y - 128)
-    cases["carry"] = (a, b)
+    # a carry out of the rounding: 255 * 255 + 2 ** -6 * 146 * 224 is a power of two, a little less rounds up to it, and
+    # so is 2 * 255 * 255 + 2 ** -5 * 146 * 224, whose sum has a bit more than 24 from an alignment width of 24 on
+    for name, products in (
+        ("carry", [(255, 255, 0, 0), (146, 224, 6, 0), (128, 128, 26, 1)]),
+        ("carry of two", [(255, 255, 0, 0), (255, 255, 0, 0), (146, 224, 5, 0), (128, 128, 22, 1)]),
+    ):
+        a, b = np.zeros((2, rows, n), np.uint16)
+        scale = rng.integers(60, 190, rows)
+        for k, (x, y, down, sign) in enumerate(products[:n]):
+            a[:, k], b[:, k] = sign << 15 | (scale - down) << 7 | (x - 128), 127 << 7 | (y - 128)
+        cases[name] = (a, b)
     # a few specials among ordinary values
     a, b = codes(rng, (rows, n), 100, 150), codes(rng, (rows, n), 100, 150)
     special = np.array([0x7F80, 0xFF80, 0x7F80, 0x7FC0, 0xFF81, 0x0000, 0x8000, 0x0055], np.uint16)
