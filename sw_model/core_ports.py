@@ -169,7 +169,7 @@ def weights_s(
     return seconds
 
 
-def keys_bytes_per_s(system: System, rows: int = 0, score_bytes: float = 0.0) -> float:
+def keys_bytes_per_s(system: System, rows: int = 0, score_bytes: float = 0.0, *, encoded: bool = False) -> float:
     """Rate of keys or values that the cores read: those of a token alternate, those of an encoded page are contiguous.
 
     score_bytes  per byte of keys, that the matrix engine writes meanwhile to `rows` long rows of scores; the rate is
@@ -182,8 +182,8 @@ def keys_bytes_per_s(system: System, rows: int = 0, score_bytes: float = 0.0) ->
     writes, rows = _rounded(score_bytes / (1 + score_bytes)), min(max(1, rows), WRITTEN_ROWS)
     row = row_words(ceil(4 * SCORES / word), core.config.dpe_inputs) * word
     share = streams_share(
-        system.memory, core.config.cores, size, window, writes=writes, stride=2 if core.config.kv_bits == 16 else 1,
-        rows=rows, row=row,
+        system.memory, core.config.cores, size, window, writes=writes, stride=1 if encoded else 2, rows=rows,
+        row=row,
     )  # fmt: skip
     return min(load_bytes_per_s(system), system.device_memory.peak_gbps * 1e9 * share)
 

@@ -306,7 +306,7 @@ class Graph:
         (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
         copies_per_s = min(self.copies_per_s(word), rates.storage or rates.link)
         lookups, copies = self.select_cycles(word), rates.fetch_bytes / copies_per_s * self.hertz
-        cycles = max(lookups, (1 - self.copied_share()) * lookups + copies)
+        cycles = max(lookups, (1 - self.older_share()) * lookups + copies)
         if self.work.threshold_rows:
             cycles += self.wtu_cycles(burst)
         weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream
@@ -349,8 +349,8 @@ class Graph:
         if not total and not select_s:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
-        if total and select_s:  # clusters in device memory are looked up, too, while nothing is copied
-            share = self.copied_share()
+        if total and select_s:  # recent clusters are looked up while nothing is copied
+            share = self.older_share()
             previous = [self.add("fetch", "KVMU", (1 - share) * select_s, previous, layer)]
             select_s *= share
         for i in range(self.chunks):
@@ -368,10 +368,13 @@ class Graph:
             self.fetched.append(transfers[0])
         return last
 
-    def copied_share(self) -> float:
-        """Share of the selected tokens that are copied over the link."""
-        selected = self.work.attended_tokens * self.model.kv_bytes * self.batch
-        return min(1.0, self.rates.fetch_bytes / selected) if selected else 0.0
+    def older_share(self) -> float:
+        """Share of the selected tokens that are older than the recent region; some of them are in device memory, too.
+
+        The older ones have lower numbers, so that copies are in progress while they are looked up.
+        """
+        selected = self.work.attended_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16 * self.batch
+        return min(1.0, self.work.fetch_bytes / selected) if selected else 0.0
 
     def select_s(self, times: float = 1.0) -> float:
         """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
@@ -411,7 +414,8 @@ class Graph:
         written = moved[0] * scores  # while the next keys are read
         rate = self.rates.dram_kv
         if nbytes:
-            rate = min(rate, keys_bytes_per_s(self.system, rows, written / nbytes))
+            encoded = self.rates.assume.kv_bits < 16
+            rate = min(rate, keys_bytes_per_s(self.system, rows, written / nbytes, encoded=encoded))
         for i in range(self.chunks):
             load = self._piece("kv read", nbytes, i, (*available, query), layer, rate)
             last = self.matrix(

@@ -95,7 +95,7 @@ def rates_of(
     peak = system.device_memory.peak_gbps * 1e9
     stream = kv = peak * memory.stream_share
     if system.core:
-        stream, kv = load_bytes_per_s(system), keys_bytes_per_s(system)
+        stream, kv = load_bytes_per_s(system), keys_bytes_per_s(system, encoded=assume.kv_bits < 16)
         if work.page_slots:
             slot_bytes = 2 * BF16_BYTES * system.core.config.head_dim
             page_bytes = slot_bytes * system.core.config.page_tokens * system.core.config.kv_heads
