@@ -103,15 +103,15 @@ def _programs() -> Iterator[str]:
     )  # fmt: skip
     near, far, kv = (rows[name, "frame", past] for name, past, _ in (AIMS[1], AIMS[2], AIMS[0]))
     yield (
-        f"Why the aims are missed. The tower: its program takes {tower.program_ms:.1f} ms, because the 64 accumulators "
-        "and the 672 activation words of a core hold 39 patches of 576, so that each weight is loaded 15 times; at the "
-        f"peak rate its bytes alone take {tower.bound_ms:.1f} ms. `{near.point.system}` after {near.point.past:,} "
-        f"tokens: the bytes take {near.bound_ms:.1f} ms at the peak rate of the {near.bound}, the program "
-        f"{near.over_bound:.2f} times that; Attention writes, reads and reads "
-        "again a score of each query and attended token in FP32 and BF16, so that its time grows with the past. "
-        f"`{far.point.system}` after {far.point.past:,} tokens: the bytes take {far.bound_ms:.1f} ms at the peak rate "
-        f"of the {far.bound}, because at the published share ReSV attends to 33 % of the past. "
-        f"`{kv.point.system}` after {kv.point.past:,} tokens is bound by the {kv.bound}, {kv.bound_ms:.1f} ms."
+        f"Why aims are missed. The tower: its program takes {tower.program_ms:.1f} ms, because the 64 accumulators and "
+        "the 672 activation words of a core hold 39 patches of 576, so that each weight is loaded 15 times; its bytes "
+        f"take {tower.bound_ms:.1f} ms at the peak rate. `{near.point.system}` after {near.point.past:,} tokens: the "
+        f"bytes take {near.bound_ms:.1f} ms at the peak rate of the {near.bound}, so that no schedule of them exceeds "
+        f"{1e3 / near.bound_ms:.0f} frames a second. The LM head, activations and scores are BF16 or FP32. Attention "
+        "writes a score of each query and attended token, and reads it twice, so that its time grows with the past. "
+        f"After {far.point.past:,} tokens the bytes take {far.bound_ms:.0f} ms, because ReSV attends to 33 % of the "
+        "past at the published share, and one core selects for all KV heads. "
+        f"`{kv.point.system}` after {kv.point.past:,} tokens: {kv.bound_ms:.1f} ms, most of them weights in BF16."
     )
 
 
