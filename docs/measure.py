@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -349,6 +350,34 @@ def kv_formats() -> Iterator[str]:
                 )
 
 
+def quickvideo() -> Iterator[str]:
+    """Overlap of decoding and prefill with QuickPrefill on the host."""
+    from sw_model.media.clip import find_clip
+    from tests.sw_model.bench_quickvideo import GROUP, LARGE, REPEATS, RUNS, enlarged, measure
+
+    yield (
+        "A session of QuickPrefill on a video: FFmpeg decodes in processes of its own (`sw_model.media.quickcodec`) "
+        f"while the session prefills groups of {GROUP} frames. The golden machine executes the programs of a tiny "
+        "LLaVA model with random weights in software, so that it competes with the decoding processes for the "
+        f"{os.cpu_count()} cores of this host. Wall seconds, the smallest of {RUNS} runs. The last column divides the "
+        "time of both by the larger part: 1.00 is complete overlap. The second clip is the first one, enlarged to "
+        f"{LARGE[0]} x {LARGE[1]} and repeated {REPEATS} times. The start of a process and its scan of the packets "
+        "overlap with nothing."
+    )
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        clip = find_clip(folder).path
+        for path, fps in ((clip, 10.0), (enlarged(clip, Path(folder)), 2.5)):
+            for workers in (1, 2):
+                print(f"quickvideo: {path.name}, {workers}", file=sys.stderr)
+                each = measure(path, fps=fps, workers=workers)
+                times = (each.decode_s, each.prefill_s, each.decode_s + each.prefill_s, each.both_s, each.ratio)
+                rows.append((each.clip, each.frames, workers, *(f"{value:.2f}" for value in times)))
+    yield table(
+        ("clip", "frames", "processes", "decode (s)", "prefill (s)", "sum (s)", "both (s)", "both / larger part"), rows
+    )
+
+
 def seeds() -> Iterator[str]:
     """Results of the tests under the seeds of `build/seeds.txt`."""
     from tests.seeds import record
@@ -380,6 +409,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "memory-models": ("Errors of the memory models", memory_models),
     "plus": ("Four bits and whole memory", plus),
     "programs": ("Frames and tokens from programs", programs),
+    "quickvideo": ("Overlap of decoding and prefill", quickvideo),
     "reproduction": ("Published figures and the model", reproduction),
     "seeds": ("Tests under several seeds", seeds),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
