@@ -89,6 +89,7 @@ class ReKV(Policy):
             threshold_passes=15.6,
             selects=attended / self.tokens_per_frame,
             clusters=blocks,
+            page_slots=self.tokens_per_frame if step.machine == "vrex" else 0,  # a page of the cores has a frame
             predict_read_bytes=blocks * width * BF16_BYTES * batch,
             gpu_kernels=12,
             schedule="same_layer",
