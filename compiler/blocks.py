@@ -129,3 +129,8 @@ class Product:
     results: int
     k: int
     inputs: int
+
+    @property
+    def weights(self) -> tuple[int, int, int, int]:
+        """Which tiles of the matrix it multiplies."""
+        return self.m, self.results, self.k, self.inputs

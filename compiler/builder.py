@@ -151,18 +151,20 @@ class Operands:
         fields: Mapping[str, int],
         after: Iterable[CommandRef] = (),
         more: Iterable[Mapping[str, int]] = (),
+        *,
+        both: bool = False,
     ) -> "LoadedOperands":
-        """Append a LOAD or GATHER into the weight half that is not in use.
+        """Append a LOAD or GATHER into the weight half that is not in use, or into `both` halves.
 
         `more` : fields of further LOADs into this half; their `target` counts from its first row
         """
-        half = self._next("weights")
-        row = half * self.weight_rows
-        over = [self.readers.get(("weights", half))]
+        halves = [("weights", half) for half in ((0, 1) if both else (self._next("weights"),))]
+        row = halves[0][1] * self.weight_rows
+        over = [self.readers.get(half) for half in halves]
         command = self.builder.add(name, {**fields, "target": row}, after=after, over=over)
         for each in more:
             command = self.builder.add("LOAD", {**each, "target": row + each["target"]}, after=after, over=over)
-        return LoadedOperands(command, row, (("weights", half),))
+        return LoadedOperands(command, row, tuple(halves))
 
     def activations(
         self, loads: Iterable[Mapping[str, int]], rows: int, after: Iterable[CommandRef] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
+from math import inf
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
@@ -81,11 +82,25 @@ class Products:
     def block(self, tokens: int, k_blocks: int) -> int:
         """Tokens whose products are best computed together, so that fewest words are loaded per product.
 
-        A block of tokens that fits the operand memory loads the weights; pieces of more tokens also load activations
-        for each group of result blocks.
+        A block of tokens that fits the operand memory loads the weights once. Of more tokens, each group of result
+        blocks also loads the activations.
         """
-        fitting, size = min(tokens, self.accumulators, self.rows // k_blocks), self._piece_tokens(tokens)
-        return fitting if fitting and 1 / fitting < 1 / size + 1 / (self.accumulators // size * self.width) else tokens
+        fitting = min(tokens, self.accumulators, self.rows // k_blocks)
+        others = [self._words_of_pieces(tokens), self._words_of_kept_weights(tokens, k_blocks)]
+        return fitting if fitting and 1 / fitting < min(others) else tokens
+
+    def _words_of_pieces(self, tokens: int) -> float:
+        """Words that a product of many tokens loads for a result, in words of a row of the matrix, piece by piece."""
+        size = self._piece_tokens(tokens)
+        return 1 / size + 1 / (self.accumulators // size * self.width)
+
+    def _words_of_kept_weights(self, tokens: int, k_blocks: int) -> float:
+        """As `_words_of_pieces`, if the weights of a result block stay in both halves until all tokens are multiplied.
+
+        Infinite if these weights or the activations of a token do not fit.
+        """
+        fits = k_blocks <= 2 * self.half and k_blocks <= self.rows // 2
+        return 1 / tokens + 1 / self.width if fits else inf
 
     def multiply(
         self,
@@ -106,7 +121,8 @@ class Products:
 
         Loads start in order: both halves of the weights come before the activations, which wait longer. Activations
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces, each before the weights of the
-        next step, which wait for the MULTIPLY before this one. `wide`: the results are FP32.
+        next step, which wait for the MULTIPLY before this one. Steps with the same weights share them. `wide`: the
+        results are FP32.
         `stride`: words from one row of results to the next; 0: the words of a row.
         `after`: commands that write the matrix, when it is not constant.
         """
@@ -115,17 +131,20 @@ class Products:
         stride = stride or matrix.m_blocks * words_per_block
         part = (share or p.builder.share).part(matrix.m_blocks)
         steps = self.plan(part, k_blocks, tokens)
+        loading = [at for at, step in enumerate(steps) if not at or step.weights != steps[at - 1].weights]
+        both = any(step.results * step.inputs > self.half for step in steps)
 
         def load_weights(step: Product) -> LoadedOperands:
             if matrix.stride:
                 source = matrix.address + step.m * n * matrix.stride + step.k
                 fields = {"stride": matrix.stride, "rows": step.results * n, "beats": step.inputs, "tiled": 1}
-                return p.weights("LOAD", {"source": source, **fields}, after)
+                return p.weights("LOAD", {"source": source, **fields}, after, both=both)
             first, *more = self._tile_loads(matrix, step)
-            return p.weights("LOAD", first, after, more)
+            return p.weights("LOAD", first, after, more, both=both)
 
-        weights = [load_weights(step) for step in steps[:2]]
-        piece, loaded, product = (-1, -1, -1), None, list[CommandRef]()
+        ahead = 1 if both else 2  # weights in the operand memory
+        weights = [load_weights(steps[at]) for at in loading[:ahead]]
+        piece, loaded, product, number = (-1, -1, -1), None, list[CommandRef](), -1
         for at, step in enumerate(steps):
             if fits:
                 loaded = x.load_all(p, tokens)
@@ -134,8 +153,10 @@ class Products:
                     (step.token, step.k, step.inputs),
                     x.load(p, step.token, step.tokens, step.k, step.inputs),
                 )
-            if at:
-                weights += [load_weights(step) for step in steps[at + 1 : at + 2]]
+            if at in loading:
+                number += 1
+                if number:
+                    weights += [load_weights(steps[at]) for at in loading[number + ahead - 1 : number + ahead]]
             product = [p.multiply(
                 {
                     "m_stride": step.inputs, "k_stride": 1, "m_blocks": step.results, "k_blocks": step.inputs,
@@ -144,7 +165,7 @@ class Products:
                     "spread": not fits, "out": out + step.token * stride + step.m * words_per_block,
                     "stride": stride, "wide": wide,
                 },
-                weights[at], loaded, n,
+                weights[number], loaded, n,
             )]  # fmt: skip
         return product
 
@@ -180,6 +201,15 @@ class Products:
         m_blocks = len(part)
         if not m_blocks:
             return []
+        if not self.fits(tokens, k_blocks) and self._words_of_kept_weights(tokens, k_blocks) < self._words_of_pieces(
+            tokens
+        ):
+            size = min(tokens, self.accumulators, self.rows // 2 // k_blocks)
+            return [
+                Product(token, min(size, tokens - token), m, 1, 0, k_blocks)
+                for m in part
+                for token in range(0, tokens, size)
+            ]
         if self.fits(tokens, k_blocks):
             size, most, longest = tokens, self.half // k_blocks or 1, k_blocks
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
@@ -204,9 +234,17 @@ class Products:
         words = 0
         for size, times in self.blocks(tokens, k_blocks):
             plan = self.plan(range(m_blocks), k_blocks, size)
-            words += times * sum(step.results * step.inputs * self.width for step in plan)
+            words += times * self.weight_tiles(plan) * self.width
             words += times * self.activation_words(plan, k_blocks, size)
         return words
+
+    def weight_tiles(self, plan: Sequence[Product]) -> int:
+        """Tiles of weights that a core loads for the steps of a product."""
+        return sum(
+            step.results * step.inputs
+            for at, step in enumerate(plan)
+            if not at or step.weights != plan[at - 1].weights
+        )  # fmt: skip
 
     def activation_words(self, plan: Sequence[Product], k_blocks: int, tokens: int) -> int:
         """Words of activations that a core loads for the steps of a product."""

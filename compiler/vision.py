@@ -88,7 +88,9 @@ class VisionCompiler:
         self.out_words, self.head, self.rotated = self._words(s.outputs), s.padded_head // n, s.rotated_head // n
         self.middle_words = self._words(s.projector.hidden) if s.projector else 0
         self.heads, self.rotated_heads = s.heads * self.head, s.heads * self.rotated  # of all heads of a token
-        self.query_row, self.context_row = row_words(self.rotated_heads, n), row_words(self.heads, n)
+        self.query_row = row_words(self.rotated_heads, n)
+        # a row of `context` and of `middle` has the 1 of the bias behind its end
+        self.context_row, self.middle_row = row_words(self.heads + 1, n), row_words(self.ffn + 1, n)
         layers = [s.segments(layer) for layer in range(s.layers)] or [[(0, s.tokens)]]
         segments = [segment for layer in layers for segment in layer]
         self.blocks = max(self._words(count) for _, count in segments)  # of the tokens of the largest window
@@ -115,7 +117,7 @@ class VisionCompiler:
         self.normed = allocate(padded * (self.x_words + 1))
         self.q, self.k, self.vt, self.context = (
             allocate(t * self.query_row), allocate(padded * self.query_row),
-            allocate(self.heads * n * vt_blocks), allocate(t * max(self.context_row, self.x_words)),
+            allocate(self.heads * n * vt_blocks), allocate(t * self.context_row),
         )  # fmt: skip
         self.cosines = allocate(2 * t * self.rotated) if s.grid else 0
         self.selected, self.whole = allocate(self.row_words * s.patches) if self.masks else 0, s
@@ -125,7 +127,8 @@ class VisionCompiler:
         sizes = self.x_words, self.ffn, self.middle_words, self.rotated_heads  # of rows of FP32, which have gaps
         self.wide = allocate(t * max(row_words(2 * words, n) for words in sizes))
         self.gate = allocate(t * row_words(2 * self.ffn, n)) if s.gated else 0
-        self.middle = allocate(t * max(row_words(words, n) for words in (self.ffn, self.middle_words)))
+        self.middle = allocate(t * self.middle_row)
+        self.projected = allocate(t * row_words(self.middle_words, n)) if s.projector else 0
         self._programs()
 
     @property
@@ -302,11 +305,16 @@ class VisionCompiler:
         return last
 
     def _constants(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
-        """Write the parts of `normed` that do not change: the last word of each row, and rows of zeros."""
+        """Write what does not change: the 1 behind each row of activations, and rows of zeros behind `normed`."""
         t, row, beat = self.shape.tokens, self.x_words + 1, {"a_beats": 1, "out_beats": 1, "extra": 1}
-        part = p.builder.share.part
-        last = self._vector(p, "copy", after, repeat=part(t), a=self.one, out=self.normed + self.x_words,
-                            out_stride=row, **beat)  # fmt: skip
+        part, last = p.builder.share.part, list[CommandRef]()
+        for rows, words, stride in (
+            (self.normed, self.x_words, row),
+            (self.context, self.heads, self.context_row),
+            (self.middle, self.ffn, self.middle_row),
+        ):
+            last += self._vector(p, "copy", after, repeat=part(t), a=self.one, out=rows + words, out_stride=stride,
+                                 **beat)  # fmt: skip
         if self.padding:
             last += self._vector(p, "copy", after, repeat=part(self.padding * row), a=self.zero,
                                  out=self.normed + t * row, out_stride=1, **beat)  # fmt: skip
@@ -322,18 +330,18 @@ class VisionCompiler:
         source, t = self.x + s.first_output * self.x_words, s.output_tokens
         out = self.out + frame * t * self.out_words
         if self.pooling is not None:
-            last, source = meet(self.pooling.add(p, self.x, self.wide, self.context, last)), self.context
+            last, source = meet(self.pooling.add(p, self.x, self.wide, self.attended, last)), self.attended
         if s.projector is None:
             fields = {"source": source, "target": out, "words": t * self.x_words}
             return meet(p.builder.lead("COPY", fields, after=last))
         if s.projector.norm_epsilon is not None:
-            normed = self.context, self.x_words
+            normed = self.attended, self.x_words
             last = meet(self._rms_norm(p, "projector.norm", "projector norm factors", self.x, *normed, last))
-            source += self.context - self.x
+            source += self.attended - self.x
         first = meet(self._product(p, "projector.linear_1", t, source, last, self.wide))
-        middle = meet(self._activation(p, "projector", t, self.middle_words, self.middle_piece, first))
-        stride = row_words(self.middle_words, self.width)
-        return meet(self._product(p, "projector.linear_2", t, self.middle, middle, out, wide=False, row=stride))
+        words, row = self.middle_words, row_words(self.middle_words, self.width)
+        middle = meet(self._activation(p, "projector", t, words, self.middle_piece, first, self.projected, row))
+        return meet(self._product(p, "projector.linear_2", t, self.projected, middle, out, wide=False, row=row))
 
     def _select(self, p: Operands, after: Sequence[CommandRef]) -> list[CommandRef]:
         """Copy the RoPE angles, or position embeddings, of the patches that are computed, run by run."""
@@ -367,15 +375,20 @@ class VisionCompiler:
         q = self._queries(p, matrices[f"{prefix}q"], x, self.q, norm)
         k = self._queries(p, matrices[f"{prefix}k"], x, self.k, [*norm, *q])
         context = meet(self._attend(p, number, q, k, norm))
-        o = meet(self._product(p, f"{prefix}o", t, self.context, context, self.wide, row=self.context_row))
+        rows = [Columns(self.context, matrices[f"{prefix}o"].k_blocks, self.context_row)]  # with the 1 of a bias
+        o = meet(self._multiply(p, matrices[f"{prefix}o"], t, rows, context, self.wide))
         attended = meet(self._residual(p, t, self.x, self.wide, self.attended, o))
         norm = meet(self._norm(p, f"{prefix}ffn_norm", self.attended, self.normed, row, attended))
         if self.shape.gated:
             self._multiply(p, matrices[f"{prefix}gate"], t, x, norm, self.gate)
         up = meet(self._multiply(p, matrices[f"{prefix}up"], t, x, norm, self.wide))
-        middle = self._gated(p, up) if self.shape.gated else self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up)
-        row = row_words(self.ffn, self.width)
-        down = meet(self._product(p, f"{prefix}down", t, self.middle, meet(middle), self.wide, row=row))
+        if self.shape.gated:
+            middle = meet(self._gated(p, up))
+        else:
+            out = self.middle, self.middle_row
+            middle = meet(self._activation(p, "ffn", t, self.ffn, self.ffn_piece, up, *out))
+        rows = [Columns(self.middle, matrices[f"{prefix}down"].k_blocks, self.middle_row)]
+        down = meet(self._multiply(p, matrices[f"{prefix}down"], t, rows, middle, self.wide))
         return meet(self._residual(p, t, self.attended, self.wide, self.x, down))
 
     def _queries(
@@ -527,13 +540,21 @@ class VisionCompiler:
         return last
 
     def _activation(
-        self, p: Operands, name: str, tokens: int, words: int, piece: int, after: Sequence[CommandRef]
+        self,
+        p: Operands,
+        name: str,
+        tokens: int,
+        words: int,
+        piece: int,
+        after: Sequence[CommandRef],
+        out: int,
+        row: int,
     ) -> list[CommandRef]:
-        """Activation function of FP32 rows in `wide`; the result is in `middle`."""
-        wide, narrow, last = row_words(2 * words, self.width), row_words(words, self.width), list[CommandRef]()
+        """Activation function of FP32 rows in `wide`; the results are at `out`, `row` words from one to the next."""
+        wide, last = row_words(2 * words, self.width), list[CommandRef]()
         for start in range(0, words, piece):
             last = self._vector(p, name, after, repeat=p.builder.share.part(tokens), a=self.wide + 2 * start,
-                                a_stride=wide, a_beats=piece, a_wide=1, out=self.middle + start, out_stride=narrow,
+                                a_stride=wide, a_beats=piece, a_wide=1, out=out + start, out_stride=row,
                                 out_beats=piece, extra=1)  # fmt: skip
         return last
 
@@ -545,5 +566,5 @@ class VisionCompiler:
         for start in range(0, words, piece):
             last = self._vector(p, "ffn", after, repeat=p.builder.share.part(self.shape.tokens), b_used=1, **fields,
                                 a=self.gate + 2 * start, b=self.wide + 2 * start, out=self.middle + start,
-                                out_stride=row_words(words, n), out_beats=piece, extra=1)  # fmt: skip
+                                out_stride=self.middle_row, out_beats=piece, extra=1)  # fmt: skip
         return last

@@ -201,7 +201,7 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
         for length, times in products.blocks(tokens, k_blocks) if many else [(tokens, 1)]:
             plan = products.plan(part, k_blocks, length)
             own += times * len(plan)
-            tiles += times * sum(step.results * step.inputs for step in plan)
+            tiles += times * products.weight_tiles(plan)
             words += times * products.activation_words(plan, k_blocks, length)
         steps = max(steps, own)
     if core.weight_reads == "once":

@@ -60,10 +60,11 @@ def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng):
     np.testing.assert_array_equal(result, matmul(x, weights, n, CONFIG.align_bits))
 
 
+@pytest.mark.parametrize("k_blocks", [6, 24])  # the weights of a result block fit a half of the operand memory, or not
 @pytest.mark.parametrize(("m_blocks", "tokens", "cores"), [(3, 40, 1), (3, 40, 5), (2, 37, 7), (5, 3, 8), (1, 40, 48)])
-def test_product_of_divided_tokens_equals_golden(m_blocks, tokens, cores, rng):
+def test_product_of_divided_tokens_equals_golden(m_blocks, tokens, cores, k_blocks, rng):
     """Every result of every token is written by one core; memory behind and between the rows keeps its content."""
-    n, products, k_blocks, stride = CONFIG.dpe_inputs, Products(CONFIG), 6, 2 * m_blocks + 1
+    n, products, stride = CONFIG.dpe_inputs, Products(CONFIG), 2 * m_blocks + 1
     weights = bf16.encode(rng.standard_normal((m_blocks * n, k_blocks * n)))
     x = bf16.encode(rng.standard_normal((tokens, k_blocks * n)))
     memory, image, written = bytearray(b"\xff" * SIZE), tiles(weights, n), []
@@ -96,6 +97,20 @@ def test_grid_of_cores_is_at_least_as_fast_as_result_blocks_alone(m_blocks, k_bl
     words = products.loaded_words(-(-m_blocks // size), k_blocks, -(-tokens // groups))
     alone = products.loaded_words(-(-m_blocks // cores), k_blocks, tokens)
     assert words <= alone and (words < alone / 1.8 if (m_blocks, cores) == (16, 48) else True)
+
+
+def test_weights_of_a_result_block_are_loaded_once_for_all_tokens():
+    """Both halves of the operand memory keep them; each block of tokens is loaded for each result block."""
+    products, m_blocks, k_blocks, tokens = Products(CONFIG), 3, 24, 40
+    assert products.half < k_blocks <= 2 * products.half and products.block(tokens, k_blocks) == tokens
+    p = products.program()
+    products.multiply(p, Matrix(0, m_blocks, k_blocks), tokens, Activations([Columns(X, k_blocks)], []), OUT, wide=True)
+    loads = [command.fields for command in p.builder.commands if command.name == "LOAD"]
+    weights = [fields["source"] for fields in loads if not fields.get("activations")]
+    words = sum(fields["rows"] * fields["beats"] for fields in loads if fields.get("activations"))
+    assert weights == [address[0] for m in range(m_blocks) for address in [Matrix(0, 3, 24).tile_addresses(m, 16)]]
+    assert words == m_blocks * tokens * k_blocks
+    assert products.loaded_words(m_blocks, k_blocks, tokens) == words + m_blocks * k_blocks * products.width
 
 
 def test_result_blocks_at_the_interleave_have_a_gap():

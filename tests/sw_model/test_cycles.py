@@ -242,8 +242,8 @@ def test_predicts_commands_of_all_kinds(latency, gap, waits, rng, seed):
     """Random commands, some of them empty, in sequence or all at once."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=4, scattered=True, limit=1_000_000)
     author = Author(bench)
-    commands = author.write(30)
-    program = [*(command if waits else Command(command.name, command.fields) for command in commands), Command("END")]
+    commands = [*author.write(30), *author.end()]
+    program = [command if waits else Command(command.name, command.fields) for command in commands]
     bench.run(program)
     timing = {side: FixedTiming(latency, gap) for side in BASES}
     (outcome,), _ = bench.run_on.simulate(seed=seed, timing=timing)

@@ -324,6 +324,13 @@ class Author:
                 commands.append(Command(commands[-1].name, {**commands[-1].fields, **change}))
         return [Command(command.name, command.fields, AFTER) for command in commands]
 
+    def end(self) -> list[Command]:
+        """A VECTOR that writes a row, and END, which does not wait for the rows of a VECTOR without output."""
+        (last,) = self.vector()
+        while last.fields["destination"] == Destination.NONE or "fit" in last.fields or "a_beats" not in last.fields:
+            (last,) = self.vector()
+        return [Command(last.name, last.fields, AFTER), Command("END")]
+
     def compare(self, record: AxiRecord) -> None:
         """Assert that the last requests of each engine and all written words equal those of the interpreter."""
         machine, run, size = self.machine, self.bench.run_on, 2 * self.n
