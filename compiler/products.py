@@ -201,17 +201,12 @@ class Products:
         m_blocks = len(part)
         if not m_blocks:
             return []
-        if not self.fits(tokens, k_blocks) and self._words_of_kept_weights(tokens, k_blocks) < self._words_of_pieces(
-            tokens
-        ):
-            size = min(tokens, self.accumulators, self.rows // 2 // k_blocks)
-            return [
-                Product(token, min(size, tokens - token), m, 1, 0, k_blocks)
-                for m in part
-                for token in range(0, tokens, size)
-            ]
         if self.fits(tokens, k_blocks):
             size, most, longest = tokens, self.half // k_blocks or 1, k_blocks
+        elif self._words_of_kept_weights(tokens, k_blocks) < self._words_of_pieces(tokens):
+            size = min(tokens, self.accumulators, self.rows // 2 // k_blocks)
+            starts = range(0, tokens, size)
+            return [Product(token, min(size, tokens - token), m, 1, 0, k_blocks) for m in part for token in starts]
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
             size = self._piece_tokens(tokens)
             most, longest = min(m_blocks, self.accumulators // size, self.half), self.rows // 2 // size

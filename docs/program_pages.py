@@ -71,9 +71,9 @@ def programs() -> Iterator[str]:
         "takes up to 4.1 ms then, and 1.1 ms after it. The formula counts the scores as written through the same "
         "channel, which hides a part of it. With channel numbers that depend on the upper bits of the address, this "
         "frame took 355 instead of 512 ms without the LM head, and that of ReSV 92 instead of 96 ms.\n"
-        "- Vision tower: its products and vector commands start after barriers, and each block of patches starts with "
-        "its loads. In its attention scores are written while rows are read, and the memory transfers 70 to 90 GB/s "
-        "on V-Rex8."
+        "- Vision tower: its products and vector commands start after barriers. In its attention the vector unit waits "
+        "for each row of 576 scores, 18 words, because its buffer of 32 words does not hold two: a row takes 510 "
+        "cycles on V-Rex8, of which the unit works 67."
     )
     yield "Critical path of a repeated layer:"
     yield table(

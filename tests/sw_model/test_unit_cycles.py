@@ -108,7 +108,8 @@ def test_steps_and_activations_of_a_product_are_those_of_its_program(tokens, inp
 
 
 @pytest.mark.parametrize(
-    ("patches", "inputs", "outputs", "kept"), [(576, 1024, 1024, True), (576, 4096, 1024, False), (130, 768, 1024, False)]
+    ("patches", "inputs", "outputs", "kept"),
+    [(576, 1024, 1024, True), (576, 4096, 1024, False), (130, 768, 1024, False)],
 )
 def test_loads_of_many_vectors_are_those_of_the_program_of_a_vision_tower(patches, inputs, outputs, kept):
     """`kept` : the weights of a result block stay in the operand memory."""
