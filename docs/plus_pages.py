@@ -105,7 +105,8 @@ def _programs() -> Iterator[str]:
     yield (
         f"Why aims are missed. The tower: its program takes {tower.program_ms:.1f} ms. The patches of a picture do not "
         "fit a core: each loads them again for every block of 64 results, and in the last product of a layer also the "
-        f"weights for every 64 patches; its bytes take {tower.bound_ms:.1f} ms at the peak rate. `{near.point.system}` after {near.point.past:,} tokens: the "
+        f"weights for every 64 patches; its bytes take {tower.bound_ms:.1f} ms at the peak rate. "
+        f"`{near.point.system}` after {near.point.past:,} tokens: the "
         f"bytes take {near.bound_ms:.1f} ms at the peak rate of the {near.bound}, so that no schedule of them exceeds "
         f"{1e3 / near.bound_ms:.0f} frames a second. The LM head, activations and scores are BF16 or FP32. Attention "
         "writes a score of each query and attended token, and reads it twice, so that its time grows with the past. "

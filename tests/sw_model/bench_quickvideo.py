@@ -7,11 +7,12 @@ decoding processes for the cores of the host; a machine of its own does not.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -89,6 +90,15 @@ def enlarged(clip: Path, folder: Path) -> Path:
     frames = quickcodec.decode(clip, size=LARGE).frames
     target = folder / f"{clip.stem}-large.mp4"
     return encode(chain.from_iterable(repeat(frames, REPEATS)), target, fps=video.probe(clip).frame_rate)
+
+
+def cases() -> None:
+    """Print the results of a clip and of its enlarged form, with one and two decoding processes, as lines of JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        clip = find_clip(folder).path
+        for path, fps in ((clip, 10.0), (enlarged(clip, Path(folder)), 2.5)):
+            for workers in (1, 2):
+                print(json.dumps(asdict(measure(path, fps=fps, workers=workers))), flush=True)
 
 
 def main() -> None:
