@@ -37,8 +37,8 @@ class Core:
     retrieval  cores whose units cluster, select and look up pages: `all`, each a share (V-Rex, Fig. 9), or `one`, which
                does it for all, as in the programs of this project
     weight_reads  reads of a weight in a product of more vectors than a MAC tree has accumulators, such as those of a
-                  vision tower: `once` (V-Rex does not say how), or `blocks`, again for each block of vectors, as in the
-                  programs of this project
+                  vision tower: `once` (V-Rex does not say how), or `blocks`, again for each block of vectors where the
+                  weights do not stay in the operand memory, as in the programs of this project
     """
 
     config: Config

@@ -186,8 +186,8 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
 
     A step loads weights into one half of the operand memory while the step before is multiplied. Activations that fit
     the operand memory are loaded once by every core; others are loaded in pieces, again for each group of result
-    blocks. More vectors than accumulators are multiplied in blocks, each of which loads the weights, unless
-    `core.weight_reads` is `once`: then the blocks share the loads.
+    blocks. Blocks of more vectors than accumulators share the weights that stay in the operand memory and load all
+    others, unless `core.weight_reads` is `once`: then they share all loads.
     """
     products, config, count = _products(core.config), core.config, ceil(vectors)
     width = config.dpe_inputs
