@@ -55,6 +55,7 @@ class Products:
     Parameters
     ----------
     config : of the core ; cores : as of the attribute
+    keeps : the weights of a result block can stay in the operand memory while all tokens are multiplied
 
     Attributes
     ----------
@@ -64,8 +65,8 @@ class Products:
     accumulators : results that a MULTIPLY can accumulate for each row of a tile
     """
 
-    def __init__(self, config: Config, cores: int = 1):
-        memory, self.cores = OperandMemory.from_config(config), cores
+    def __init__(self, config: Config, cores: int = 1, *, keeps: bool = True):
+        memory, self.cores, self.keeps = OperandMemory.from_config(config), cores, keeps
         self.width = config.dpe_inputs
         self.half = memory.weight_rows // self.width // 2
         self.rows = memory.activation_rows
@@ -99,7 +100,7 @@ class Products:
 
         Infinite if these weights or the activations of a token do not fit.
         """
-        fits = k_blocks <= 2 * self.half and k_blocks <= self.rows // 2
+        fits = self.keeps and k_blocks <= 2 * self.half and k_blocks <= self.rows // 2
         return 1 / tokens + 1 / self.width if fits else inf
 
     def multiply(

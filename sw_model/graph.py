@@ -484,7 +484,8 @@ class Graph:
             if not self.system.core:
                 last = self.launches("overhead", VISION_OPS, [last], -1)
             last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
-            last = self.linear("vision", vectors, tower.hidden + bias, 3 * (tower.hidden,), last, -1, "vision")
+            for _ in range(3):  # queries, keys and values, one after the other
+                last = self.linear("vision", vectors, tower.hidden + bias, (tower.hidden,), last, -1, "vision")
             heads, size = tower.heads * batch, tower.hidden // tower.heads
             if self.system.core:
                 read, written = vision_attention_bytes(patches, size, self.system.core)

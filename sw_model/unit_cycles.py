@@ -64,8 +64,8 @@ def _dpe(config: Config) -> DPE:
 
 
 @lru_cache
-def _products(config: Config) -> Products:
-    return Products(config)
+def _products(config: Config, keeps: bool) -> Products:
+    return Products(config, keeps=keeps)
 
 
 @lru_cache
@@ -189,7 +189,8 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
     blocks. Blocks of more vectors than accumulators share the weights that stay in the operand memory and load all
     others, unless `core.weight_reads` is `once`: then they share all loads.
     """
-    products, config, count = _products(core.config), core.config, ceil(vectors)
+    # where blocks share all loads of weights, none have to stay in the operand memory
+    products, config, count = _products(core.config, core.weight_reads == "blocks"), core.config, ceil(vectors)
     width = config.dpe_inputs
     k_blocks, m_blocks = ceil(inputs / width), ceil(outputs / width)
     many = count > products.accumulators
