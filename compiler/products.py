@@ -132,7 +132,7 @@ class Products:
         stride = stride or matrix.m_blocks * words_per_block
         part = (share or p.builder.share).part(matrix.m_blocks)
         steps = self.plan(part, k_blocks, tokens)
-        loading = [at for at, step in enumerate(steps) if not at or step.weights != steps[at - 1].weights]
+        loading = self.loading(steps)
         both = any(step.results * step.inputs > self.half for step in steps)
 
         def load_weights(step: Product) -> LoadedOperands:
@@ -234,13 +234,14 @@ class Products:
             words += times * self.activation_words(plan, k_blocks, size)
         return words
 
+    @staticmethod
+    def loading(plan: Sequence[Product]) -> list[int]:
+        """Positions of the steps that load weights: those of the others are in the operand memory."""
+        return [at for at, step in enumerate(plan) if not at or step.weights != plan[at - 1].weights]
+
     def weight_tiles(self, plan: Sequence[Product]) -> int:
         """Tiles of weights that a core loads for the steps of a product."""
-        return sum(
-            step.results * step.inputs
-            for at, step in enumerate(plan)
-            if not at or step.weights != plan[at - 1].weights
-        )  # fmt: skip
+        return sum(plan[at].results * plan[at].inputs for at in self.loading(plan))
 
     def activation_words(self, plan: Sequence[Product], k_blocks: int, tokens: int) -> int:
         """Words of activations that a core loads for the steps of a product."""
