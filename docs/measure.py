@@ -368,9 +368,8 @@ def quickvideo() -> Iterator[str]:
     done = subprocess.run([sys.executable, "-c", work], check=True, stdout=subprocess.PIPE, text=True)
     rows = []
     for each in map(json.loads, done.stdout.splitlines()):
-        decode_s, prefill_s, both_s = (each[f"{name}_s"] for name in ("decode", "prefill", "both"))
-        ratio = both_s / max(decode_s, prefill_s)
-        times = (decode_s, prefill_s, decode_s + prefill_s, both_s, ratio)
+        decode_s, prefill_s = each["decode_s"], each["prefill_s"]
+        times = (decode_s, prefill_s, decode_s + prefill_s, each["both_s"], each["ratio"])
         rows.append((each["clip"], each["frames"], each["workers"], *(f"{value:.2f}" for value in times)))
     yield table(
         ("clip", "frames", "processes", "decode (s)", "prefill (s)", "sum (s)", "both (s)", "both / larger part"), rows

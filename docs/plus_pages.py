@@ -46,12 +46,6 @@ def differences(published: System, plus: System) -> list[tuple[str, str, str, st
     return rows
 
 
-def _held(result: Result) -> float:
-    """Tokens of the stream that device memory can hold."""
-    facts = {fact.name: fact.value for fact in result.facts}
-    return facts["resident tokens"] * 16 / facts["bits of a KV element"]
-
-
 def _bound(system: System, result: Result) -> tuple[float, float]:
     """Milliseconds of the bytes of a step at the peak rate of the device memory, and at that of the link."""
     device, link = (result.bytes_moved.get(name, 0) for name in ("DRAM", "PCIe"))
@@ -126,8 +120,8 @@ def _formulas() -> Iterator[str]:
                 results[key, past] = Request(system, "resv", "frame", past, changes=changes).run()
     yield "## Frames a second by formula"
     yield (
-        "The closed formulas of the system model (`vrex model`), with the vision tower. On this machine the tower "
-        "reads each weight once, and every core retrieves for its own KV heads."
+        "The closed formulas of the system model (`vrex model`) for a frame with the vision tower. The machine of the "
+        "formulas reads each weight of the tower once, and each of its cores retrieves for its own KV heads."
     )
     yield table(
         ("machine", *(f"{past:,} tokens" for past in PLUS_CONTEXTS)),

@@ -98,7 +98,8 @@ def cases() -> None:
         clip = find_clip(folder).path
         for path, fps in ((clip, 10.0), (enlarged(clip, Path(folder)), 2.5)):
             for workers in (1, 2):
-                print(json.dumps(asdict(measure(path, fps=fps, workers=workers))), flush=True)
+                result = measure(path, fps=fps, workers=workers)
+                print(json.dumps(asdict(result) | {"ratio": result.ratio}), flush=True)
 
 
 def main() -> None:
