@@ -134,7 +134,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Add the options that one run and a comparison of several have in common."""
     parser.add_argument(
-        "--system", default="vrex8", help="vrex8, vrex48, agx-orin, a100 or a TOML file (default vrex8)"
+        "--system", default="vrex8", help="preset such as vrex8, vrex48-plus or a100, or a TOML file (default vrex8)"
     )
     parser.add_argument("--workload", default="frame", help="frame, text, coin or stream (default frame)")
     parser.add_argument("--batch", type=int, default=1, help="streams that are processed together (default 1)")
