@@ -413,13 +413,15 @@ def _run(tm, per, bursts, requests, outcome, state, done, counters):
                 cursor[s] += 1
                 for k in range(req * per, (req + 1) * per):
                     _append(chan[b_ch[k]], next_burst, k)
+                    chan[b_ch[k], C_NEXT] = 0
         now = t + 1
         for c in range(n_ch):
-            soon = _step(
-                tm, now, per, b_bank, b_row, write, next_burst, bank[c], group[c], rank[c], chan[c], slots[c], queue[c],
-                heads[c], length[c], mark[c], done, tail, stats,
-            )  # fmt: skip
-            next_time = min(next_time, soon - 1)
+            if chan[c, C_NEXT] <= now:
+                chan[c, C_NEXT] = _step(
+                    tm, now, per, b_bank, b_row, write, next_burst, bank[c], group[c], rank[c], chan[c], slots[c],
+                    queue[c], heads[c], length[c], mark[c], done, tail, stats,
+                )  # fmt: skip
+            next_time = min(next_time, chan[c, C_NEXT] - 1)
         for d in range(2):
             if accepted[d] != tail[d]:
                 next_time = min(next_time, done[d, accepted[d], 0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from compiler import policies as machine
@@ -194,15 +194,21 @@ def machine_of(system: System) -> System:
 
 def formula_cost(point: Point) -> Cost:
     """A point by the closed formula of its policy, for the machine of the programs."""
-    system = machine_of(load_system(point.system))
     if point.stage == "vision":  # a frame with its tower minus the frame
-        whole = run(system, POLICY, workloads.frame(CONTEXTS[0]))
+        whole = run(machine_of(load_system(point.system)), POLICY, workloads.frame(CONTEXTS[0]))
         rest = formula_cost(replace(point, stage="frame", past=CONTEXTS[0]))
         device, energy = whole.bytes_moved["DRAM"] - rest.device_bytes, whole.total_j - rest.energy_j
         return Cost(whole.total_s - rest.total_s, device, 0.0, energy, "formula")
-    result = run(system, formula_policy(point.policy), workload(point))
-    moved = result.bytes_moved
-    return Cost(result.total_s, moved.get("DRAM", 0), moved.get("PCIe", 0), result.total_j, "formula")
+    return formula_run(point)[0]
+
+
+@cache  # tables, pages and reports ask for the same points
+def formula_run(point: Point) -> tuple[Cost, Mapping[str, float]]:
+    """A frame or a text token by the closed formula, and the seconds that each resource works."""
+    result = run(machine_of(load_system(point.system)), formula_policy(point.policy), workload(point))
+    moved, (timeline,) = result.bytes_moved, result.timelines
+    busy_s = {name: ps / PS_PER_S for name, ps in timeline.resource_busy_ps().items()}
+    return Cost(result.total_s, moved.get("DRAM", 0), moved.get("PCIe", 0), result.total_j, "formula"), busy_s
 
 
 def program_cost(point: Point) -> Cost | None:
@@ -215,11 +221,9 @@ def program_cost(point: Point) -> Cost | None:
     if point.policy not in PROGRAMS or cycles is None or traffic is None:
         return None
     assert system.core
-    result = run(machine_of(system), formula_policy(point.policy), workload(point))
     total_s = cycles / system.core.clock_mhz / 1e6
-    (timeline,) = result.timelines
-    busy_s = {name: ps / PS_PER_S for name, ps in timeline.resource_busy_ps().items()}
-    busy_s["PCIe"] = max(traffic.host_read, traffic.host_written) / system.link.nominal_gbps / 1e9
+    link_s = max(traffic.host_read, traffic.host_written) / system.link.nominal_gbps / 1e9
+    busy_s = {**formula_run(point)[1], "PCIe": link_s}
     joules = consumers_j(system, total_s, busy_s, traffic.device, Assumptions().idle_share)
     return Cost(total_s, traffic.device, traffic.host, sum(joules.values()), "program")
 

@@ -76,7 +76,7 @@ class Row:
 class Reproduction:
     """The rows of all figures, the contradictions of their papers, and the free assumptions.
 
-    programs  times of V-Rex's programs; empty when no figure of V-Rex's Fig. 13 is selected
+    programs  times of programs: all recorded ones, or for some figures of V-Rex's Fig. 13 those with a published time
     """
 
     rows: tuple[Row, ...]
@@ -237,5 +237,6 @@ def reproduce(
     papers = " ".join(row.paper for row in result).lower()
     contradictions = json.loads((DATA / "targets.json").read_text())["contradictions"]  # lines "Paper: contradiction"
     selected = tuple(line for line in contradictions if line.split(":")[0].lower() in papers)
+    points = tuple(point for point in programs.ROWS if not figures or programs.paper_ms(point) is not None)
     of_programs = any(row.id.startswith("vrex.fig13") for row in result)
-    return Reproduction(result, selected, FREE_ASSUMPTIONS, tuple(program_rows()) if of_programs else ())
+    return Reproduction(result, selected, FREE_ASSUMPTIONS, tuple(program_rows(points)) if of_programs else ())

@@ -298,8 +298,11 @@ def test_rows_of_recorded_points():
 
 
 def test_reproduce_shows_the_programs():
+    """Without a figure all rows, with one of Fig. 13 those that the paper prints, with another one none."""
     result = reproduce("vrex.fig13.frame_edge_b1")
-    assert len(result.programs) == len(program_rows()) and "program / bound" in result.as_text()
+    printed = [row for row in program_rows() if row.paper_ms is not None]
+    assert list(result.programs) == printed and "program / bound" in result.as_text()
+    assert {row.point.stage for row in printed} == {"frame", "text"} and len(printed) == 5 + 2 + 2 + 2
     assert result.json()["programs"][0]["point"] == result.programs[0].point.name
     assert not reproduce("vrex.peak").programs
 
