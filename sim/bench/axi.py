@@ -13,7 +13,7 @@ from typing import Any
 
 from cocotb.triggers import RisingEdge
 
-from sim.bench.streams import cycle, number, pause, text
+from sim.bench.streams import cycle, getter, number, pause, setter
 from util.timing import FinalTiming, MemoryTiming
 
 OKAY, EXOKAY, SLVERR, DECERR = range(4)
@@ -226,12 +226,21 @@ class AxiMemory:
         self.failures = {(f.write, f.at): f.response for f in failures}
         self.next: tuple[bool, int | None, int, int] | None = None  # see `fail`
         self.failed: list[int] = []  # addresses of the bursts that have failed, reads and writes
-        self.handles = {
+        pins = {
             f"{channel}{field}": getattr(dut, f"{port}__{channel}{field}")
             for channel, fields in CHANNELS.items()
             for field in ("valid", "ready", *fields)
         }
-        self.word_bytes = len(self.handles["wdata"]) // 8
+        self._requests = [
+            (c, getter(pins[f"{c}valid"]), f"{c}ready", [pins[f"{c}{field}"] for field in CHANNELS[c]], accept)
+            for c, accept in (("ar", self._accept_ar), ("aw", self._accept_aw), ("w", self._accept_w))
+        ]
+        self._answers = [
+            (c, getter(pins[f"{c}ready"]), f"{c}valid", [f"{c}{field}" for field in CHANNELS[c]], following)
+            for c, following in (("r", self._next_r), ("b", self._next_b))
+        ]
+        self._set = {name: setter(pin) for name, pin in pins.items()}
+        self.word_bytes = len(pins["wdata"]) // 8
         self.checker = AxiChecker(port, self.word_bytes, longest=longest, outstanding=outstanding)
         self.served = {False: 0, True: 0}  # read beats, write bursts
         self.shown: dict[str, int] = {}
@@ -248,6 +257,7 @@ class AxiMemory:
         self.bad: dict[int, int] = {}  # error response of an open write burst, by ID
         self.pauses = dict.fromkeys(CHANNELS, 0)
         self.offer: dict[str, tuple[int, ...] | None] = {"r": None, "b": None}
+        self.unanswered = {"r": 0, "b": 0}  # bursts whose last beat has not been offered
         self.accept = dict.fromkeys(("aw", "w", "ar"), False)
         for name in ("rvalid", "bvalid", "awready", "wready", "arready"):
             self._show(name, 0)
@@ -255,7 +265,7 @@ class AxiMemory:
     def _show(self, name: str, value: int) -> None:
         if self.shown.get(name) != value:
             self.shown[name] = value
-            self.handles[name].value = value
+            self._set[name](value)
 
     def _ready_now(self, channel: str) -> bool:
         if self.pauses[channel]:
@@ -271,47 +281,36 @@ class AxiMemory:
         """
         self.failures, self.next = {}, (write, identity, after, response) if after >= 0 else None
 
-    async def run(self) -> None:
-        """Serve the port until the simulation ends."""
-        edge, handles = RisingEdge(self.clk), self.handles
-        requests = [
-            (c, handles[f"{c}valid"], f"{c}ready", [handles[f"{c}{field}"] for field in CHANNELS[c]], accept)
-            for c, accept in (("ar", self._accept_ar), ("aw", self._accept_aw), ("w", self._accept_w))
-        ]
-        answers = [
-            (c, handles[f"{c}ready"], f"{c}valid", [f"{c}{field}" for field in CHANNELS[c]], following)
-            for c, following in (("r", self._next_r), ("b", self._next_b))
-        ]
-        while True:
-            await edge
-            now = cycle()
-            # most channels are idle in most cycles: then the checker has nothing to observe
-            for channel, valid, ready, fields, accept in requests:
-                is_ready = self.accept[channel]
-                if text(valid) == "1":
-                    payload = tuple(map(number, fields))
-                    self.checker.observe(channel, payload, is_ready)
-                    if is_ready:
-                        accept(now, *payload)
-                elif channel in self.checker.held:
-                    self.checker.observe(channel, None, False)
-                if self.stall or not is_ready:
-                    self.accept[channel] = self._ready_now(channel)
-                    self._show(ready, int(self.accept[channel]))
-            for channel, taken, valid, names, following in answers:
-                offer = self.offer[channel]
-                if offer is not None:
-                    accepted = text(taken) == "1"
-                    self.checker.observe(channel, offer, accepted)
-                    if not accepted:
-                        continue
-                new = following(now) if not self.stall or self._ready_now(channel) else None
-                if offer is not None or new is not None:
-                    self.offer[channel] = new
-                    self._show(valid, int(new is not None))
-                if new is not None:
-                    for name, value in zip(names, new, strict=True):
-                        self._show(name, value)
+    def step(self, now: int) -> None:
+        """Sample the signals at the clock edge of cycle `now`, and set those of the next cycle."""
+        # most channels are idle in most cycles: then the checker has nothing to observe
+        for channel, is_valid, ready, fields, accept in self._requests:
+            is_ready = self.accept[channel]
+            if is_valid() == "1":
+                payload = tuple(map(number, fields))
+                self.checker.observe(channel, payload, is_ready)
+                if is_ready:
+                    accept(now, *payload)
+            elif channel in self.checker.held:
+                self.checker.observe(channel, None, False)
+            if self.stall or not is_ready:
+                self.accept[channel] = self._ready_now(channel)
+                self._show(ready, int(self.accept[channel]))
+        for channel, is_taken, valid, names, following in self._answers:
+            offer = self.offer[channel]
+            if offer is not None:
+                accepted = is_taken() == "1"
+                self.checker.observe(channel, offer, accepted)
+                if not accepted:
+                    continue
+            may_offer = not self.stall or self._ready_now(channel)
+            new = following(now) if may_offer and self.unanswered[channel] else None
+            if offer is not None or new is not None:
+                self.offer[channel] = new
+                self._show(valid, int(new is not None))
+            if new is not None:
+                for name, value in zip(names, new, strict=True):
+                    self._show(name, value)
 
     def _offset(self, address: int) -> int | None:
         offset = address - self.start
@@ -331,6 +330,7 @@ class AxiMemory:
     def _accept_ar(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         ready, number = self.timing.arrive(now, address, (length + 1) * self.word_bytes, False)
         self.reads[identity].append([ready, number, address, length + 1, address])
+        self.unanswered["r"] += 1
 
     def _accept_aw(self, now: int, identity: int, address: int, length: int, size: int, burst: int) -> None:
         self.writes.append((identity, address, length + 1, address))
@@ -354,6 +354,7 @@ class AxiMemory:
         response = self._fails(True, identity, first, self.bad.pop(identity, OKAY))
         ready, number = self.timing.arrive(now, first, address + self.word_bytes - first, True)
         self.answers[identity].append([ready, number, response])
+        self.unanswered["b"] += 1
 
     def _is_ready(self, burst: list[int], now: int) -> bool:
         """True if the answer of a burst whose ready cycle has come can start; otherwise its ready cycle is later."""
@@ -391,12 +392,26 @@ class AxiMemory:
         last = burst[3] == 0
         if last:
             self.reads[identity].popleft()
+            self.unanswered["r"] -= 1
         response = self._fails(False, identity, burst[4], OKAY if offset is not None else DECERR)
         return identity, int.from_bytes(word, "little"), response, int(last)
 
     def _next_b(self, now: int) -> tuple[int, ...] | None:
         identity = self._pick(self.answers, now)
-        return None if identity is None else (identity, self.answers[identity].popleft()[2])
+        if identity is None:
+            return None
+        self.unanswered["b"] -= 1
+        return identity, self.answers[identity].popleft()[2]
+
+
+async def serve(memories: Sequence[AxiMemory]) -> None:
+    """Serve the ports of a design until the simulation ends; one task for all of them, which every cycle resumes."""
+    edge = RisingEdge(memories[0].clk)
+    while True:
+        await edge
+        now = cycle()
+        for memory in memories:
+            memory.step(now)
 
 
 class AxiLite:

@@ -14,7 +14,7 @@ import numpy as np
 from cocotb.triggers import ClockCycles, Lock, RisingEdge, SimTimeoutError, gather, with_timeout
 
 from golden.store import recover
-from sim.bench.axi import AxiLite, AxiMemory, Failure
+from sim.bench.axi import AxiLite, AxiMemory, Failure, serve
 from sim.bench.stream_bench import from_words, record_ports, to_words
 from sim.bench.streams import PERIOD_NS, Sink, Source, cycle, reset, start_clock
 
@@ -117,8 +117,8 @@ async def axi(dut: Any) -> None:
         memories[port] = AxiMemory(dut, port, image, timing=timing, failures=failures, **options)
     script = Script(dut, memories, job["lite"], job["stall"], job["seed"])
     await reset(dut)
-    for memory in memories.values():
-        cocotb.start_soon(memory.run())
+    if memories:
+        cocotb.start_soon(serve(list(memories.values())))
     sources = {n: Source(dut, n, stall=job["stall"], seed=job["seed"]) for n in stimulus.files}
     sinks = {n: Sink(dut, n, stall=job["stall"], seed=job["seed"]) for n in job["outputs"]}
     ports: dict[str, list[int]] = {name: [] for name in job["ports"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -12,6 +13,9 @@ from cocotb.triggers import ClockCycles, Event, RisingEdge
 from cocotb.utils import get_sim_steps, get_sim_time
 
 PERIOD_NS = 2
+# the simulator itself delays writes to the end of a time step, see `sim.bench.run`; otherwise cocotb must queue them
+_WRITES_AT_ONCE = os.environ.get("COCOTB_TRUST_INERTIAL_WRITES") == "1"
+_DEPOSIT = 0  # of cocotb's simulator interface: set until something else sets the signal
 
 
 @cache
@@ -39,6 +43,23 @@ def number(signal: Any) -> int:
         return int(bits, 2)
     except ValueError:
         raise ValueError(f"bits of {signal._path} must be 0 or 1, got {bits}") from None
+
+
+def getter(signal: Any) -> Callable[[], str]:
+    """A function that gives `text(signal)`."""
+    return signal._handle.get_signal_val_binstr
+
+
+def setter(signal: Any) -> Callable[[int], None]:
+    """A function that sets a signal: `signal.value = value` takes longer than a clock cycle of a small unit."""
+
+    def queue(value: int) -> None:
+        signal.value = value
+
+    if not _WRITES_AT_ONCE:
+        return queue
+    write, digits = signal._handle.set_signal_val_binstr, f"0{len(signal)}b"
+    return lambda value: write(_DEPOSIT, format(value, digits))
 
 
 def start_clock(dut: Any) -> None:
@@ -86,27 +107,27 @@ class Source:
     def __init__(self, dut: Any, name: str, *, stall: Stall = 0.0, seed: int = 0):
         self.clk = dut.clk
         self.valid, self.ready = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__ready")
-        self.payload = getattr(dut, f"{name}__payload")
+        self._set_valid, self._set_payload = setter(self.valid), setter(getattr(dut, f"{name}__payload"))
         self.stall, self.rng = stall, random.Random(f"{name}:{seed}")
         self.cycles: list[int] = []
-        self.valid.value = 0
-        self.payload.value = 0
+        self._set_valid(0)
+        self._set_payload(0)
 
     async def send(self, words: Iterable[int]) -> None:
         """Send every word, in order; `cycles` gets the cycle of each transfer."""
         for word in words:
             if gap := pause(self.rng, chance(self.stall, "source")):
-                self.valid.value = 0
+                self._set_valid(0)
                 await ClockCycles(self.clk, gap)
-            self.payload.value = word
-            self.valid.value = 1
+            self._set_payload(word)
+            self._set_valid(1)
             while True:
                 await RisingEdge(self.clk)
                 if text(self.ready) == "1":
                     break
                 await RisingEdge(self.ready)
             self.cycles.append(cycle())
-        self.valid.value = 0
+        self._set_valid(0)
 
 
 class Sink:
@@ -120,14 +141,15 @@ class Sink:
         self.cycles: list[int] = []
         self.words: list[int] = []
         self.on_word: Callable[[int], None] | None = None
-        self.ready.value = 0
+        self._set_ready = setter(self.ready)
+        self._set_ready(0)
 
     async def receive(self, count: int) -> None:
         """Receive `count` words into `words`, and the cycle of each into `cycles`."""
         for _ in range(count):
             offered = None  # the offered word, which must not change until it is accepted
             if gap := pause(self.rng, chance(self.stall, "sink")):
-                self.ready.value = 0
+                self._set_ready(0)
                 # rare beats would always find a sink that is ready again
                 if not isinstance(self.stall, float | int) and self.rng.random() < 0.5:
                     await RisingEdge(self.clk)  # before this edge, valid still belongs to the accepted beat
@@ -137,7 +159,7 @@ class Sink:
                 for _ in range(gap):
                     await RisingEdge(self.clk)
                     offered = self._offer(offered)
-            self.ready.value = 1
+            self._set_ready(1)
             while True:
                 await RisingEdge(self.clk)
                 if text(self.valid) == "1":
@@ -148,7 +170,7 @@ class Sink:
             self.cycles.append(cycle())
             if self.on_word is not None:
                 self.on_word(self.words[-1])
-        self.ready.value = 0
+        self._set_ready(0)
 
     def _offer(self, offered: int | None) -> Any:
         word = number(self.payload) if text(self.valid) == "1" else None
