@@ -1,6 +1,7 @@
 """Shared options and fixtures: the seed of each test, simulators, and the `heavy` marker."""
 
 import contextlib
+import gc
 import hashlib
 import os
 import signal
@@ -69,6 +70,12 @@ def _servers():
         return
     with contextlib.closing(Servers()) as servers, simulator_override(servers):
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage rarely: a collection scans all modules and test items, and took an eighth of the time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
