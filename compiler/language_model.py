@@ -172,7 +172,7 @@ class LanguageModelCompiler:
             raise ValueError(f"batch must be 1 for policy {policy.name}, got {batch}")
         if len(contexts) != spec.layers:
             raise ValueError(f"contexts must be one for each of {spec.layers} layers, got {len(contexts)}")
-        self.config, self.spec, self.region, self.form, self.batch = config, spec, region, form, batch
+        self.config, self.spec, self.form, self.batch = config, spec, form, batch
         sizes = LayerSizes(
             spec.hidden, spec.ffn, tokens, keys, head=spec.head_dim if spec.head_dim < config.head_dim else 0,
             q_heads=spec.q_heads, qkv_bias=spec.qkv_bias, norm_epsilon=spec.norm_epsilon,
@@ -271,7 +271,10 @@ class LanguageModelCompiler:
         """Append the commands of the layers for several streams, and return the last ones."""
         counts = [len(stream.rows) for stream in streams]
         firsts = list(accumulate(counts, initial=0))
-        layers = [layer for layer in self.layers if isinstance(layer, BatchLayer)]
+        layers = list[BatchLayer]()
+        for layer in self.layers:
+            assert isinstance(layer, BatchLayer)  # of a machine with batch > 1
+            layers.append(layer)
         rows = [
             [StreamRows(stream.contexts[n], firsts[at], counts[at]) for at, stream in enumerate(streams)]
             for n in range(len(layers))
@@ -294,7 +297,7 @@ class LanguageModelCompiler:
         for layer, own in zip(layers, moves, strict=True):
             if own:
                 layer.add_moves(p, own)
-        if [bool(own) for own in moves] == [True] + [False] * (len(moves) - 1):
+        if moves[0] and not any(moves[1:]):
             layers[1].open(p)  # the HCU learns of the moves when the context is opened after another one
         for layer in layers:
             layer.add_store(p, tokens)

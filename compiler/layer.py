@@ -414,7 +414,7 @@ class LayerCompiler:
         Without `query` the tokens are only clustered and stored.
         """
         self._check(tokens, query)
-        p = self.program()
+        p = self.products.program()
         hashed, written = self._hash(p, tokens, self.open(p)), list[CommandRef]()
         for piece in self._pieces(tokens, query):
             codes = self._codes(p, piece, [*hashed, *written])
@@ -526,10 +526,6 @@ class LayerCompiler:
             raise ValueError(f"tokens must be 1 to {self.max_tokens[query]}, got {tokens}")
 
     # commands
-
-    def program(self) -> Operands:
-        """An empty program of a core that works alone."""
-        return self.products.program()
 
     def open(self, p: Operands, lists: int = 0, after: Sequence[CommandRef] = ()) -> list[CommandRef]:
         """Append the command that opens the context; `lists` : page lists, which the commands `after` use."""

@@ -25,6 +25,10 @@ INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 CHANNEL_BYTES = 256  # of the piece in one channel
 
 
+class RegionFullError(ValueError):
+    """A memory region has too few free words."""
+
+
 @dataclass
 class Region:
     """Allocator of the words of a memory region; `next` is the first free word."""
@@ -33,11 +37,11 @@ class Region:
     next: int = 0
 
     def allocate(self, count: int) -> int:
-        """Allocate `count` words and return the first one; `ValueError` when the region is full."""
+        """Allocate `count` words and return the first one; `RegionFullError` if they are not free."""
         address = self.next
         self.next += count
         if self.next > self.words:
-            raise ValueError(f"count must be at most {self.words - address} free words of the region, got {count}")
+            raise RegionFullError(f"count must be at most {self.words - address} free words of the region, got {count}")
         return address
 
 

@@ -28,7 +28,7 @@ from compiler.language_model import LanguageModelCompiler, StreamTokens, Words, 
 from compiler.layer import Context
 from compiler.limits import Limits
 from compiler.machine.interpreter import FastInterpreter
-from compiler.memory import Region
+from compiler.memory import Region, RegionFullError
 from compiler.mosaic_host import MosaicHost
 from compiler.policies import CodecSightPolicy, Policy, ResvPolicy
 from compiler.policies.base import LayerWidths
@@ -169,11 +169,9 @@ class Machine:
                     region, self.decoder.layers, streams=limits.streams, slots=limits.tokens, frames=policy.window,
                     frame_words=frame * self.decoder.words,
                 )  # fmt: skip
-        except ValueError as error:
-            if "free words of the region" in str(error):
-                nbytes = limits.memory or MAX_WORDS * word
-                raise ValueError(f"memory must hold the model and its contexts, got {nbytes} bytes") from None
-            raise
+        except RegionFullError:
+            nbytes = limits.memory or MAX_WORDS * word
+            raise ValueError(f"memory must hold the model and its contexts, got {nbytes} bytes") from None
         device = bytearray(region.next * word)
         device[store : store + store_size] = state.tobytes()
         selection = policy.selection()
@@ -210,7 +208,7 @@ class Machine:
             config, device, host, table, instructions, varying, interpreter, cores, selection.signed
         )
         for number, images in enumerate(self.decoder.images(checkpoint)):
-            progress("weights", number, text.layers + 3)
+            progress("weights", number, text.layers + 3 - text.tied_embeddings)
             self.core.put(images)
         if self.vision is not None:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
@@ -342,7 +340,7 @@ class Session:
 
     def __init__(self, machine: Machine, stream: int):
         self.machine, self.position, self.positions = machine, 0, Positions()
-        self.stream = stream
+        self.stream, self.closed = stream, False
         layers = machine.spec.text.layers
         self.contexts = machine.contexts[stream * layers : (stream + 1) * layers]
         self.steps: list[Step] = []
@@ -353,6 +351,11 @@ class Session:
         self.partial = machine.policy.table(machine.config).partial  # partial scores, whose columns the host chooses
         self.host = MosaicHost(self) if partitions else None  # it decides between the programs of a step
 
+    def require_open(self) -> None:
+        """Raise `ValueError` if the session is closed: another session can have its stream."""
+        if self.closed:
+            raise ValueError("session must be open, got a closed one")
+
     def fork(self, tokens: int = 0) -> Session:
         """A new session on a free stream that begins with the first tokens of this one, and shares their pages.
 
@@ -362,6 +365,7 @@ class Session:
         Raises ValueError if the policy does not keep these tokens in the first pages of one cluster, or if pages can
         leave device memory.
         """
+        self.require_open()
         machine, plan, tokens = self.machine, self.machine.plan, tokens or self.position
         config, policy = machine.config, machine.policy
         table, layers = policy.table(config), machine.spec.text.layers
@@ -396,24 +400,24 @@ class Session:
 
     def close(self) -> None:
         """Delete the contexts of the session: its stream becomes free, and pages that no other session shares."""
-        machine = self.machine
-        if not self.contexts:
-            raise ValueError("session must be open, got a closed one")
+        self.require_open()
+        machine, layers = self.machine, self.machine.spec.text.layers
+        contexts = machine.contexts[self.stream * layers : (self.stream + 1) * layers]
         with machine.change_store() as store:
-            for context in self.contexts:
+            for context in contexts:
                 at = machine.addresses[context.number]
                 delete_context(store, context.number)
                 create_context(store, context.number, machine.plan.context, at.base, host_base=at.host_base)
-        for context in self.contexts if machine.state_words else ():
+        for context in contexts if machine.state_words else ():
             machine.core.put({context.state_word: bytes(machine.state_words * machine.core.word_bytes)})
-        self.contexts = []
+        self.closed = True
         machine.release(self.stream)
 
     def save(self, path: Path | str) -> None:
         """Write the contexts of the session to a file; `Machine.session` resumes them, also on another machine."""
+        self._check_file()
         if self.machine.state_words:
             raise ValueError(f"policy of a saved session must have no branch, got {self.machine.policy.name}")
-        self._check_file()
         if self.machine.shares_pages(self.contexts):
             raise ValueError("pages of a saved session must not be shared with another session")
         numbers = [context.number for context in self.contexts]
@@ -562,14 +566,14 @@ class Session:
             step = [token]
 
     def _check_file(self) -> None:
+        self.require_open()
         if self.host or self.partial:
             name = self.machine.policy.name
             raise ValueError(f"session must be of a policy whose state is in its contexts, got policy {name}")
 
     def check(self, count: int, placed: Placement, *, frame: bool = False) -> None:
         """Raise `ValueError` unless the tokens of a step and their positions are within the limits."""
-        if not self.contexts:
-            raise ValueError("session must be open, got a closed one")
+        self.require_open()
         if frame and self.machine.decoder.layers[0].table.by_frames:
             name, most = self.machine.policy.name, self.machine.plan.clusters - 1  # the text is a cluster
             if not self.position:

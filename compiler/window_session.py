@@ -83,6 +83,7 @@ class WindowSession(Session):
         `kept` : tokens that are computed, bool (rows, columns), see `golden.codecsight.complete_groups`; None: all.
         The other arguments are those of `Session.frame`.
         """
+        self.require_open()
         vision = self.machine.vision
         if vision is None:
             raise ValueError(f"model of family {self.machine.spec.family} has no vision tower, got a frame")

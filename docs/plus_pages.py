@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from docs.markdown import table
+from sw_model.assumptions import Assumptions
 from sw_model.papers.programs import COMMAND, PLUS_CONTEXTS, PLUS_POINTS, PLUS_SYSTEMS, Point, program_rows
 from sw_model.request import Request
 from sw_model.result import Result
@@ -13,7 +14,7 @@ from sw_model.systems import System, load_system
 
 PAIRS = {"vrex8": "vrex8-plus", "vrex48": "vrex48-plus"}
 PUBLISHED, KV, BOTH = "BF16, as published", "KV cache in 4 bits", "KV cache and weights in 4 bits"
-# frames a second that a machine should reach after some tokens, at least
+# frames per second that a machine should reach after some tokens, at least
 AIMS = [("vrex8-kv4", 40_000, 8), ("vrex8-plus", 40_000, 25), ("vrex8-plus", 700_000, 10)]
 TABLES = ("core", "device_memory", "link", "power")
 # mm2 of a core, and the page that measures it
@@ -53,10 +54,10 @@ def _bound(system: System, result: Result) -> tuple[float, float]:
 
 
 def _programs() -> Iterator[str]:
-    """Frames a second of the programs, aims and bounds."""
+    """Frames per second of the programs, aims and bounds."""
     rows = {(row.point.system, row.point.stage, row.point.past): row for row in program_rows(PLUS_POINTS)}
     (tower,) = program_rows([Point("vrex8", "vision")])
-    yield "## Frames a second"
+    yield "## Frames per second"
     yield (
         f"Compiled programs on the cycle model (`{COMMAND}`): the decoder layers and the LM head, and in the second "
         f"row of a machine also the vision tower, whose program takes {tower.program_ms:.1f} ms on all of them. "
@@ -75,11 +76,12 @@ def _programs() -> Iterator[str]:
         fps = 1e3 / ms, 1e3 / (ms + tower.program_ms)
         verdicts = ["reached" if each >= aim else "missed" for each in fps]
         lines.append((system, f"{past:,}", f"{aim}", f"{fps[0]:.2f}", verdicts[0], f"{fps[1]:.2f}", verdicts[1]))
-    yield table(("machine", "tokens", "aim, frames a second", "without tower", "", "with tower", ""), lines)
+    yield table(("machine", "tokens", "aim, frames per second", "without tower", "", "with tower", ""), lines)
     yield "## What bounds a frame"
     yield (
-        "Milliseconds of the program, and of the closed formula of its machine; the formula's bytes of the device "
-        "memory at its peak rate and of the link at its rate, of which the larger one is the bound."
+        "Milliseconds of the program, and of the system model for the same machine: one core selects for all KV heads, "
+        "weights are read again for each block of vectors, and the WTU uses histograms. The bound is the larger of two "
+        "times: the bytes of the device memory at its peak rate, and the bytes of the link at its rate."
     )
     lines = []
     for row in rows.values():
@@ -96,32 +98,37 @@ def _programs() -> Iterator[str]:
         lines,
     )  # fmt: skip
     near, far, kv = (rows[name, "frame", past] for name, past, _ in (AIMS[1], AIMS[2], AIMS[0]))
-    yield (
-        f"Why aims are missed. The tower: its program takes {tower.program_ms:.1f} ms. The patches of a picture do not "
-        "fit a core: each loads them again for every block of 64 results, and in the last product of a layer also the "
-        f"weights for every 64 patches; its bytes take {tower.bound_ms:.1f} ms at the peak rate. "
-        f"`{near.point.system}` after {near.point.past:,} tokens: the "
-        f"bytes take {near.bound_ms:.1f} ms at the peak rate of the {near.bound}, so that no schedule of them exceeds "
-        f"{1e3 / near.bound_ms:.0f} frames a second. The LM head, activations and scores are BF16 or FP32. Attention "
-        "writes a score of each query and attended token, and reads it twice, so that its time grows with the past. "
-        f"After {far.point.past:,} tokens the bytes take {far.bound_ms:.0f} ms, because ReSV attends to 33 % of the "
-        "past at the published share, and one core selects for all KV heads. "
-        f"`{kv.point.system}` after {kv.point.past:,} tokens: {kv.bound_ms:.1f} ms, most of them weights in BF16."
+    yield "Causes of the missed aims:"
+    yield "\n".join(
+        (
+            f"- Vision tower: its program takes {tower.program_ms:.1f} ms, its bytes {tower.bound_ms:.1f} ms at the peak "
+            "rate. The patches of a picture do not fit the operand memory of a core. Each core loads the patches again for "
+            "every block of 64 results, and in the last product of a layer also the weights for every 64 patches.",
+            f"- `{near.point.system}`, {near.point.past:,} tokens: the bytes take {near.bound_ms:.1f} ms at the peak rate "
+            f"of the {near.bound}, so no schedule exceeds {1e3 / near.bound_ms:.0f} frames per second. The LM head, "
+            "activations and scores are BF16 or FP32. Attention writes one score for each query and attended token and "
+            "reads it twice.",
+            f"- `{far.point.system}`, {far.point.past:,} tokens: the bytes take {far.bound_ms:.0f} ms, because ReSV "
+            f"attends to 33 % of the past. The program takes {far.program_ms:,.0f} ms, because one core selects for all KV heads.",
+            f"- `{kv.point.system}`, {kv.point.past:,} tokens: the bytes take {kv.bound_ms:.1f} ms. Most of them are "
+            "weights in BF16.",
+        )
     )
 
 
 def _formulas() -> Iterator[str]:
-    """Frames a second with the tower by formula, and what bounds them."""
+    """Frames per second with the tower by formula, and what bounds them."""
     results: dict[tuple[str, int], Result] = {}
     for name in PAIRS:
         for title, (system, changes) in settings(name).items():
             for past in PLUS_CONTEXTS:
                 key = title if title in PAIRS.values() else f"{name}: {title}"
                 results[key, past] = Request(system, "resv", "frame", past, changes=changes).run()
-    yield "## Frames a second by formula"
+    yield "## Frames per second by formula"
     yield (
-        "The closed formulas of the system model (`vrex model`) for a frame with the vision tower. The machine of the "
-        "formulas reads each weight of the tower once, and each of its cores retrieves for its own KV heads."
+        "Results of the system model (`vrex model`) for the machine as V-Rex publishes it, with the vision tower. It "
+        "differs from the machine of the programs: each core selects for its own KV heads, each weight of the tower is "
+        "read once, and the WTU makes one pass for each bucket."
     )
     yield table(
         ("machine", *(f"{past:,} tokens" for past in PLUS_CONTEXTS)),
@@ -148,14 +155,44 @@ def _formulas() -> Iterator[str]:
     yield table(("machine", "tokens", "frame", *stages, "device memory at peak", "link at peak"), rows)
 
 
-def plus() -> Iterator[str]:
-    """Frames a second, bounds, energy and parts of the machines with four bits and whole memory."""
+def _hits() -> Iterator[str]:
+    """Frames without hits among the pages of earlier steps."""
+    default = Assumptions().retained_hit
+    yield "## Effect of hits in device memory"
     yield (
-        "Llama-3-8B with ReSV, one stream, link preset `paper`. `vrex8-kv4` keeps the published recent region of 4,096 "
-        "tokens, counted in BF16. `vrex8-plus` and `vrex48-plus` keep all tokens in device memory that fit."
+        f"The programs and formulas above assume that {default:.0%} of the selected tokens outside the recent region "
+        "are still in device memory from the step before (`assume.retained_hit`, measured on the golden model). The "
+        "hardware does not reach this rate yet. The KVMU keeps a fetched page for all KV heads or for none, and each "
+        "head selects its own clusters. The programs of ReSV therefore keep no fetched page. Milliseconds of a frame "
+        "with the vision tower by formula:"
+    )
+    rows = []
+    for machine in ("vrex8", "vrex8-kv4", "vrex8-plus"):
+        for past in PLUS_CONTEXTS[2:]:
+            times = [
+                Request(machine, "resv", "frame", past, changes={"assume.retained_hit": hit}).run().total_s * 1e3
+                for hit in (default, 0.0)
+            ]
+            rows.append((machine, f"{past:,}", *(f"{ms:.1f}" for ms in times), f"{times[1] / times[0]:.2f}"))
+    yield table(("machine", "tokens", f"hit rate {default:.0%}", "hit rate 0 %", "ratio"), rows)
+
+
+def plus() -> Iterator[str]:
+    """Frames per second, bounds, energy and parts of the machines with four bits and whole memory."""
+    resident, kv_bits = Assumptions().resident_tokens, load_system("vrex8-kv4").assume["kv_bits"]
+    yield (
+        "Llama-3-8B with ReSV, one stream, link preset `paper`. V-Rex keeps its newest tokens, the recent region, in "
+        f"device memory and gives no size. `vrex8` keeps {resident:,} tokens (`assume.resident_tokens`), `vrex8-kv4` "
+        f"the same number of bytes, which is {int(resident * 16 / kv_bits):,} tokens at {kv_bits} bits. "
+        "`vrex8-plus` and `vrex48-plus` keep as many tokens as "
+        "fit in device memory; with 700,000 tokens they need more page frames than the preset `paper` has "
+        "(262,144 tokens for each of 32 layers). All machines here have some selected tokens in device memory from the "
+        "step before, which the hardware does not keep yet: see "
+        "[effect of hits](#effect-of-hits-in-device-memory)."
     )
     yield from _programs()
     yield from _formulas()
+    yield from _hits()
     yield "## Energy"
     yield "Joules by part, of a frame and of a text token after 40,000 and 700,000 tokens."
     rows, parts = [], list[str]()
@@ -183,7 +220,7 @@ def plus() -> Iterator[str]:
         published, machine = load_system(name), load_system(other)
         yield f"`{other}` compared with `{name}`; all other entries are equal:"
         yield table(
-            ("entry", "published", "value", "area of a core in mm2", "source"),
+            ("entry", "published", "value", "added area per core, mm2", "source"),
             (
                 (f"`{entry}`", old, new, f"{AREAS[entry[6:]][0]:g} ([page]({AREAS[entry[6:]][1]}))"
                  if entry[6:] in AREAS else "", source)

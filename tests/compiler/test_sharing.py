@@ -86,9 +86,12 @@ def test_a_closed_stream_is_used_again(tmp_path, rng):
     first = used.session()
     first.prompt(SYSTEM)
     first.close()
-    for closed in (first.close, lambda: first.prompt([1])):
+    file = tmp_path / "closed"
+    calls = (first.close, lambda: first.prompt([1]), first.fork, lambda: first.save(file), lambda: first.resume(file))
+    for closed in calls:
         with pytest.raises(ValueError, match=r"^session must be open, got a closed one$"):
             closed()
+    assert not file.exists()
     second, alone = used.session(), machine(tmp_path, POLICIES["hybrid"], streams=1).session()
     for session in (second, alone):
         session.prompt([2, 7, 1, 8], answer=True)
