@@ -100,15 +100,16 @@ def _programs() -> Iterator[str]:
     near, far, kv = (rows[name, "frame", past] for name, past, _ in (AIMS[1], AIMS[2], AIMS[0]))
     yield "Causes of the missed aims:"
     causes = [
-        f"Vision tower: its program takes {tower.program_ms:.1f} ms, its bytes {tower.bound_ms:.1f} ms at the peak rate. "
-        "The patches of a picture do not fit the operand memory of a core. Each core loads the patches again for every "
-        "block of 64 results, and in the last product of a layer also the weights for every 64 patches.",
+        f"Vision tower: its program takes {tower.program_ms:.1f} ms, its bytes {tower.bound_ms:.1f} ms at the peak "
+        "rate. The patches of a picture do not fit the operand memory of a core. Each core loads the patches again for "
+        "every block of 64 results, and in the last product of a layer also the weights for every 64 patches.",
         f"`{near.point.system}`, {near.point.past:,} tokens: the bytes take {near.bound_ms:.1f} ms at the peak rate of "
         f"the {near.bound}, so no schedule exceeds {1e3 / near.bound_ms:.0f} frames per second. The LM head, "
         "activations and scores are BF16 or FP32. Attention writes one score for each query and attended token and "
         "reads it twice.",
-        f"`{far.point.system}`, {far.point.past:,} tokens: the bytes take {far.bound_ms:.0f} ms, because ReSV attends to "
-        f"33 % of the past. The program takes {far.program_ms:,.0f} ms, because one core selects for all KV heads.",
+        f"`{far.point.system}`, {far.point.past:,} tokens: the bytes take {far.bound_ms:.0f} ms, because ReSV "
+        f"attends to 33 % of the past. The program takes {far.program_ms:,.0f} ms, because one core selects for "
+        "all KV heads.",
         f"`{kv.point.system}`, {kv.point.past:,} tokens: the bytes take {kv.bound_ms:.1f} ms. Most of them are weights "
         "in BF16.",
     ]
