@@ -131,7 +131,10 @@ class ProgramBuilder:
 
 
 class Operands:
-    """Double-buffered operand memory: one half of the weights and of the activations is loaded while the other is used.
+    """A program under construction, and the operand memory that its LOADs and MULTIPLYs use.
+
+    The operand memory is double-buffered: one half of the weights and of the activations is loaded while the other is
+    used.
 
     Parameters
     ----------
@@ -144,6 +147,10 @@ class Operands:
         self.builder, self.weight_rows, self.activation_rows = builder, weight_rows, activation_rows
         self.readers: dict[tuple[str, int], CommandRef | None] = {}  # last command that reads each half
         self.next_half = {"weights": 0, "activations": 0}
+
+    def complete(self) -> list[Command]:
+        """The commands of the program, with END."""
+        return [*self.builder.commands, Command("END")]
 
     def weights(
         self,

@@ -265,7 +265,7 @@ class LanguageModelCompiler:
         answered = [end - 1 for end, stream in zip(ends, streams, strict=True) if stream.answer]
         if answered:
             self._answer(p, answered, last)
-        return [*p.builder.commands, Command("END")]
+        return p.complete()
 
     def _add_batch(self, p: Operands, streams: Sequence[StreamTokens], after: Sequence[CommandRef]) -> list[CommandRef]:
         """Append the commands of the layers for several streams, and return the last ones."""
@@ -301,7 +301,7 @@ class LanguageModelCompiler:
             layers[1].open(p)  # the HCU learns of the moves when the context is opened after another one
         for layer in layers:
             layer.add_store(p, tokens)
-        return [*p.builder.commands, Command("END")]
+        return p.complete()
 
     def _answer(self, p: Operands, tokens: Sequence[int], after: Sequence[CommandRef]) -> None:
         """Final norm, LM head, and the most probable token after each of `tokens`, which are rows of `x`."""

@@ -24,7 +24,8 @@ from compiler.products import Matrix, Products
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
 from compiler.state_space import BranchStep, StateSpaceCompiler, branch_compiler
 from compiler.two_stage import NO_CLUSTERS, ClusterTables
-from compiler.vector_code import VectorCode
+from compiler.vector_code import VectorCode, largest_divisor
+from golden.bf16 import BF16_ONE
 from golden.decoder_layer import one, pair_order, with_bias
 from golden.quickvideo import kept_count
 from golden.weight_formats import PackedWeights, WeightFormat
@@ -33,13 +34,7 @@ from hw.core.isa import LIST_SETS, MAX_STEP, Command, Destination
 
 # Sizes that the compiler supports.
 MAX_HIDDEN, MAX_FFN, MAX_Q_HEADS = 8192, 28672, 128
-ONE = 0x3F80  # BF16
 MAX_KEYS, MAX_BLOCKS = 1 << 20, (1 << 16) - 1  # attended keys, and blocks of them
-
-
-def largest_divisor(value: int, maximum: int) -> int:
-    """Largest divisor of `value` that is at most `maximum`."""
-    return next(divisor for divisor in range(min(value, maximum), 0, -1) if value % divisor == 0)
 
 
 @dataclass(frozen=True)
@@ -424,7 +419,7 @@ class LayerCompiler:
             self._attention(p, tokens, written, [])
         else:
             self._end_step(p, written)
-        return [*p.builder.commands, Command("END")]
+        return p.complete()
 
     def add_store(self, p: Operands, tokens: int) -> None:
         """Append the commands that store the tokens of the last step in the clusters of their labels."""
@@ -518,7 +513,7 @@ class LayerCompiler:
         if not 0 <= label < 1 << bits:
             raise ValueError(f"label must be 0 to {(1 << bits) - 1}, got {label}")
         row = np.zeros(self.hashes * self.width, "<u2")
-        row[:bits] = [ONE * (label >> bit & 1) for bit in range(bits)]
+        row[:bits] = [BF16_ONE * (label >> bit & 1) for bit in range(bits)]
         return row.tobytes()
 
     def _check(self, tokens: int, query: bool = True) -> None:
@@ -715,7 +710,7 @@ def model_step(
     """
     p = layers[0].products.program(share)
     add_layers(p, layers, tokens, visual=visual)
-    return [*p.builder.commands, Command("END")]
+    return p.complete()
 
 
 def add_layers(

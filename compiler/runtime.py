@@ -40,12 +40,11 @@ from compiler.tokenizer import TextTokenizer
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import picture_size, vision_shape
 from compiler.window_layer import plan_windows
-from golden.bf16 import FP32, decode
+from golden.bf16 import BF16_ONE, FP32, decode
 from golden.core_interpreter import CoreInterpreter
 from golden.decoder_layer import RESV_POLICY, angles, column_mask, pair_order
 from golden.kvmu import KvmuConfig
 from golden.kvpu import Kvpu
-from golden.selection import ONE as BF16_ONE
 from golden.store import Store, create_context, create_store, delete_context, share_pages, store_bytes
 from golden.store.layout import BACKING_UNIT, TABLE_UNIT
 from golden.store.lists import free_all_frames
@@ -214,7 +213,7 @@ class Machine:
             self.core.put(self.vision.images({name: checkpoint.load(name) for name in self.vision.weights}))
         self._free = list(range(limits.streams))
         self._counted = self._by_host()  # after the last step
-        self._model, self._folder = checkpoint.fingerprint(), checkpoint.path
+        self._fingerprint, self._folder = checkpoint.fingerprint(), checkpoint.path
         use: tuple[object, ...] = () if (table_use := policy.table(config)) == RESV_POLICY else (table_use,)
         if branch is not None:
             use = (*use, policy)
@@ -222,8 +221,10 @@ class Machine:
             use = (*use, config.kv_bits)
         if form is not None:
             use = (*use, form.name)
-        for each in use:  # contexts of another use of the tables, or of another branch, cannot continue
-            self._model = zlib.crc32(repr(each).encode(), self._model) or 1
+        # Contexts of another use of the tables, or of another branch, cannot continue. Saved files contain this number:
+        # another name of a class or field of a policy makes them unreadable.
+        for each in use:
+            self._fingerprint = zlib.crc32(repr(each).encode(), self._fingerprint) or 1
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -237,7 +238,7 @@ class Machine:
         store = Store(np.frombuffer(self.core.device, np.uint8), kvmu.base)
         frames = kvmu.config.page_frames_base
         encoded = kvmu.config.layout if kvmu.config.layout.is_encoded else None
-        return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._model, encoded)
+        return context_file.Machine(store, frames, self.config.kv_heads, host, host, self._fingerprint, encoded)
 
     def session(self, path: Path | str | None = None, kind: type[Session] | None = None) -> Session:
         """A new session on a free stream, or with `path` the session that `Session.save` wrote.

@@ -17,7 +17,7 @@ from compiler.builder import CommandRef, Operands
 from compiler.memory import Region, matrix_words, row_words, tiles
 from compiler.policies.base import Branch, LayerWidths, Policy
 from compiler.products import Matrix, Products
-from compiler.vector_code import VectorCode
+from compiler.vector_code import VectorCode, largest_divisor
 from golden.decoder_layer import one, with_bias
 from golden.state_space import StateSpaceShape, StateSpaceWeights, spread_matrix
 from hw.core.isa import Destination
@@ -26,11 +26,6 @@ from hw.core.isa import Destination
 def state_words(shape: StateSpaceShape) -> int:
     """Words of the state of a context."""
     return (shape.width - 1 + 2 * shape.states) * (shape.inner // shape.lanes)
-
-
-def largest_piece(words: int, rows: int) -> int:
-    """Largest divisor of `words` that is at most `rows`; 0 if there is none."""
-    return next((divisor for divisor in range(min(words, rows), 0, -1) if words % divisor == 0), 0)
 
 
 @dataclass(frozen=True)
@@ -79,9 +74,9 @@ class StateSpaceCompiler:
         self.inner = shape.inner // n
         self.row = row_words(self.inner, n)  # of activations that a product reads
         self.rank, self.terms = shape.padded_rank // n, shape.padded_terms // n
-        self.taps_piece = largest_piece(self.inner, rows // programs.rows_of_convolution(1, shape.width))
-        self.steps_piece = largest_piece(self.inner, rows // programs.rows_of_steps(1))
-        self.gate_piece = largest_piece(self.inner, min(rows, -(-self.inner // vectors.config.cores)))
+        self.taps_piece = largest_divisor(self.inner, rows // programs.rows_of_convolution(1, shape.width))
+        self.steps_piece = largest_divisor(self.inner, rows // programs.rows_of_steps(1))
+        self.gate_piece = largest_divisor(self.inner, min(rows, -(-self.inner // vectors.config.cores)))
         allocate, t = region.allocate, tokens
         self.history = allocate((shape.width - 1 + t) * self.inner)
         self.gate, self.x, self.low = (
@@ -94,7 +89,7 @@ class StateSpaceCompiler:
         self.gated, self.out = allocate(t * self.row), allocate(2 * t * shape.outputs // n)
         self.one, self.fused = allocate(1), allocate(t * shape.outputs // n)
         width, states, piece = shape.width, shape.states, self.steps_piece
-        fuse_piece = largest_piece(shape.outputs // n // vectors.config.kv_heads, rows)
+        fuse_piece = largest_divisor(shape.outputs // n // vectors.config.kv_heads, rows)
         vectors.add(
             {
                 "residual of branch": vector_programs.residual(fuse_piece * n, n),
@@ -158,7 +153,7 @@ class StateSpaceCompiler:
         written, saved = self.add_step(p, step)
         out, last, words = p.builder.meet(written), list[CommandRef](), self.shape.outputs // self.products.width
         width = words // len(context)
-        piece = largest_piece(width, self.vectors.config.vpe_rows)
+        piece = largest_divisor(width, self.vectors.config.vpe_rows)
         for part in p.builder.share.part(words // piece):
             head, start = divmod(part * piece, width)
             last = self.vectors.command(

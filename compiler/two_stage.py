@@ -14,11 +14,10 @@ from compiler import vector_programs as programs
 from compiler.builder import CommandRef, Operands
 from compiler.memory import Region
 from compiler.vector_code import VectorCode
+from golden.bf16 import BF16_ONE
 from golden.two_stage import FAR, FENCE, SHARPNESS, text_row
 from hw.config import Config
 from hw.core.isa import Destination, LengthSource
-
-ONE = 0x3F80  # BF16
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class TwoStage:
         self.total, self.far, self.fence = (allocate(2 * self.blocks) for _ in range(3))
         self.marks, self.keys = allocate(self.blocks), allocate(2 * self.blocks)
         text = np.zeros(clusters, "<u2")
-        text[0] = ONE
+        text[0] = BF16_ONE
         self.images = {
             self.far: text_row(clusters, FAR).astype("<u4").tobytes(),
             self.fence: text_row(clusters, FENCE).astype("<u4").tobytes(),

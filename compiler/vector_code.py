@@ -14,6 +14,11 @@ from hw.lxe.microcode import Instruction
 MAX_REPEAT = (1 << COUNT) - 1  # repetitions of a VECTOR
 
 
+def largest_divisor(words: int, maximum: int) -> int:
+    """Words of the equal pieces of a row: the largest divisor of `words` up to `maximum`; 0 if `maximum` is 0."""
+    return next((divisor for divisor in range(min(words, maximum), 0, -1) if words % divisor == 0), 0)
+
+
 class VectorCode:
     """The vector programs of one compiler.
 

@@ -19,10 +19,10 @@ import numpy as np
 from compiler import vector_programs as programs
 from compiler.blocks import Columns
 from compiler.builder import ALONE, CommandRef, Operands, Share
-from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS, largest_divisor
+from compiler.layer import MAX_FFN, MAX_HIDDEN, MAX_Q_HEADS
 from compiler.memory import Region, matrix_words, row_words, tiles
 from compiler.products import Matrix, Products
-from compiler.vector_code import VectorCode
+from compiler.vector_code import VectorCode, largest_divisor
 from compiler.vision_parts import Head, Pooling, multiply
 from golden.decoder_layer import one, pad_heads, pair_order
 from golden.vision import VisionShape, pad
@@ -287,7 +287,7 @@ class VisionCompiler:
         """Program from the patches of `frames` images to their tokens, of the core with this share."""
         p = self.products.program(share)
         self.add(p, frames)
-        return [*p.builder.commands, Command("END")]
+        return p.complete()
 
     def add(self, p: Operands, frames: int = 1, after: Sequence[CommandRef] = ()) -> list[CommandRef]:
         """Append the commands of `frames` images, which follow the commands `after`, and return the last one.

@@ -29,7 +29,6 @@ from compiler.runtime import Placement, Session
 from compiler.window_layer import Carry, WindowLayer
 from golden.codecsight import REFRESH, REUSE, window_plan
 from golden.decoder_layer import angles
-from hw.core.isa import Command
 
 if TYPE_CHECKING:
     from compiler.runtime import Machine
@@ -153,7 +152,7 @@ class WindowSession(Session):
                 fields = {"source": vision.out + place * words, "target": self._visual_word(number) + n * words,
                           "words": words}  # fmt: skip
                 p.builder.lead("COPY", fields, after=seen)
-            programs.append([*p.builder.commands, Command("END")])
+            programs.append(p.complete())
         machine.core.run(*programs)
         return sum(map(len, programs))
 
@@ -231,5 +230,5 @@ class WindowSession(Session):
             for layer, pair in zip(machine.decoder.layers, self.memory.layers, strict=True):
                 assert isinstance(layer, WindowLayer)
                 layer.add_carry(p, pair[1 - index % 2], pair[index % 2], moves)
-            programs.append([*p.builder.commands, Command("END")])
+            programs.append(p.complete())
         machine.core.run(*programs)

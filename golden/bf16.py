@@ -44,6 +44,7 @@ class Format:
 
 BF16 = Format("BF16", 7, np.uint16)
 FP32 = Format("FP32", 23, np.uint32)
+BF16_ONE = 0x3F80  # bit pattern of 1.0
 
 
 def codes(name: str, value: object, fmt: Format = BF16) -> np.ndarray:

@@ -27,7 +27,7 @@ from ml_dtypes import bfloat16
 from golden import bf16, rope
 from golden import vector_kernels as kernels
 from golden.baselines import infinigen_columns
-from golden.bf16 import BF16, FP32
+from golden.bf16 import BF16, BF16_ONE, FP32
 from golden.clustering import Assignment
 from golden.dot import matmul, to_bf16
 from golden.kvmu import Command, Op, Reply
@@ -276,7 +276,7 @@ def with_bias(matrix: np.ndarray, bias: np.ndarray, inputs: int) -> np.ndarray:
 
 def one(inputs: int) -> np.ndarray:
     """The word (1, 0, 0, ..) that follows the activations of a product with bias: BF16 bit patterns (inputs,)."""
-    return np.array([0x3F80] + [0] * (inputs - 1), np.uint16)
+    return np.array([BF16_ONE] + [0] * (inputs - 1), np.uint16)
 
 
 @dataclass

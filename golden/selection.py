@@ -12,12 +12,12 @@ With all levels, the last bucket holds one value of the 16-bit key.
 
 import numpy as np
 
+from golden.bf16 import BF16_ONE
 from golden.wicsum import MAX_FINITE_CODE, RowSelections, WtuConfig, select
 from util import checks
 
 RESV = WtuConfig()
 MOSAIC = WtuConfig(refine_levels=3, weight="tc", stop_rule="budget")
-ONE = 0x3F80  # BF16
 QUICKPREFILL = TOP_K = WtuConfig(refine_levels=3, weight="one", stop_rule="count")
 
 
@@ -66,7 +66,7 @@ def covering_row(entries: int, count: int, step: int) -> tuple[np.ndarray, int]:
     stride = checks.integer("count", count, checks.integer("step", step, 1)) // step * step
     rows = -(-checks.integer("entries", entries, 1) // stride)
     row = np.zeros((2 * rows - 1) * stride, np.uint16)
-    row[(rows - 1) * stride : rows * stride] = ONE
+    row[(rows - 1) * stride : rows * stride] = BF16_ONE
     return row, stride
 
 

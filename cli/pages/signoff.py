@@ -119,8 +119,7 @@ def _stages() -> Section:
     for stage in STAGES:
         for number, requirement in enumerate(stage.requirements):
             head = ["", ""] if number else [f"{stage.name} {stage.title}", stage.meaning]
-            kind = KINDS[requirement.kind]
-            rows.append([*head, f"{requirement.text}.", _evidence(requirement), kind.command or NO_COMMAND])
+            rows.append([*head, f"{requirement.text}.", _evidence(requirement), requirement.command or NO_COMMAND])
     kinds = [[kind.title, kind.shows, kind.command or NO_COMMAND] for kind in KINDS.values()]
     tables = [
         Table(["stage", "meaning", "requirement", "evidence", "command"], rows),

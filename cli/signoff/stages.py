@@ -27,11 +27,18 @@ class Requirement:
 
     text : the claim in plain words
     unmet : what the record lacks; None if it meets the requirement. The record is current and not failed.
+    options : of the command
     """
 
     kind: str
     text: str
     unmet: Callable[[Record], str | None] = lambda record: None
+    options: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that produces the evidence, with UNIT for the unit; empty: no command does."""
+        return " ".join(filter(None, (KINDS[self.kind].command, self.options)))
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ STAGES = (
         "The tests reach nearly all of the unit and detect nearly all faults.",
         (
             Requirement("reset", "The tests that reset the unit during a run pass"),
-            Requirement("proofs", "All claims that take less than minutes are proved"),
+            Requirement("proofs", "All claims without a slow proof are proved", options="--quick"),
             Requirement(
                 "coverage", "The unit's own tests reach 90 % of its lines, branches and bins", partial(_covered, 0.9)
             ),
@@ -108,7 +115,7 @@ STAGES = (
         "Verified",
         "Every gap has a reason, and the evidence holds from the RTL to the layout.",
         (
-            Requirement("simulation", "The tests marked heavy pass, too", _heavy),
+            Requirement("simulation", "The tests marked heavy pass, too", _heavy, "--heavy"),
             Requirement("proofs", "All claims are proved", _complete),
             Requirement("coverage", "Every line, branch and bin is reached or has a reason", _closed),
             Requirement("mutation", "The tests detect 95 % of at least 200 faults", partial(_at_least, 0.95, 200)),

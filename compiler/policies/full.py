@@ -8,12 +8,12 @@ from typing import ClassVar
 from compiler.builder import Operands
 from compiler.policies.base import MAX_CLUSTER_TOKENS, WHOLE, Policy, Selection, TableSizes
 from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from golden.bf16 import BF16_ONE
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
 from golden.selection import RESV
 from hw.config import Config
 
-ONE = 0x3F80  # BF16
 SCORED = 32  # clusters with a score, for 2 M tokens
 
 
@@ -37,7 +37,7 @@ class FullPolicy(Policy):
 
     def table(self, config: Config) -> LayerPolicy:
         """One cluster after the other, all with the same score."""
-        return LayerPolicy(hashes=False, mean_keys=False, score_row=(ONE,) * SCORED)
+        return LayerPolicy(hashes=False, mean_keys=False, score_row=(BF16_ONE,) * SCORED)
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """Pages of a cluster are full, except the last one and those that were offloaded before."""

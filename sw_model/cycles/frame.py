@@ -228,7 +228,7 @@ def compile_carry(
         for layer, (old, new) in zip(decoder.compiler.layers, windows, strict=True):
             assert isinstance(layer, WindowLayer)
             layer.add_carry(p, old, new, moves)
-        programs.append([*p.builder.commands, Command("END")])
+        programs.append(p.complete())
     return decoder.programs(programs, [])
 
 
