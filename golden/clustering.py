@@ -84,6 +84,7 @@ class ClusterTable:
         self.rule = rule or ClusterRule()
         self.tokens = 0  # tokens clustered so far
         self.overflowed = False
+        self.dropped = False  # `restore` has left out clusters that exceed `max_candidates`
         self._size = 0
         self._first = 0  # first cluster inside the window
         self._codes = np.zeros(64, np.uint32)
@@ -104,6 +105,9 @@ class ClusterTable:
     ) -> "ClusterTable":
         """The table of a layer that was saved after `tokens` tokens. Arrays have one entry per cluster.
 
+        If the window has more clusters than `max_candidates`, the newest ones are left out (`dropped`). A table that
+        was saved after a complete step has no more.
+
         Raises
         ------
         ValueError
@@ -112,12 +116,14 @@ class ClusterTable:
         if rule.cluster_hash != "leader":
             raise ValueError(f"cluster_hash must be leader, got {rule.cluster_hash!r}")
         table = cls(rule)
-        table._open(
-            checks.integers("codes", codes, None, low=0, high=2**32 - 1),
-            checks.integers("first_token", first_token, len(codes), low=0, high=tokens),
-        )
-        table._counts[: len(codes)] = checks.integers("counts", counts, len(codes), low=0)
+        codes = checks.integers("codes", codes, None, low=0, high=2**32 - 1)
+        born = checks.integers("first_token", first_token, len(codes), low=0, high=tokens)
+        sizes = checks.integers("counts", counts, len(codes), low=0)
         table._first = checks.integer("first_candidate", first_candidate, 0, len(codes))
+        kept = len(codes) if rule.max_candidates is None else min(len(codes), table._first + rule.max_candidates)
+        table.dropped = kept < len(codes)
+        table._open(codes[:kept], born[:kept])
+        table._counts[:kept] = sizes[:kept]
         table.tokens = checks.integer("tokens", tokens, 0)
         return table
 

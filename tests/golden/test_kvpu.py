@@ -126,6 +126,10 @@ def test_restored_cluster_table_continues(rng):
         assert assigned.compared.tolist() == expected.compared[start : start + 50].tolist()
         saved = {name: getattr(table, name).copy() for name in ("codes", "counts", "first_token")}
         table = ClusterTable.restore(RULE, tokens=table.tokens, first_candidate=table.first_candidate, **saved)
+        assert not table.dropped
+    some = {name: np.arange(20) for name in saved}
+    full = ClusterTable.restore(ClusterRule(max_candidates=16), tokens=20, first_candidate=3, **some)
+    assert full.dropped and len(full) == 19 and full.first_candidate == 3
     with pytest.raises(ValueError, match="cluster_hash must be leader, got 'majority'"):
         ClusterTable.restore(ClusterRule(cluster_hash="majority"), tokens=0, first_candidate=0, **saved)
     with pytest.raises(ValueError, match="first_candidate must be between 0 and"):

@@ -93,7 +93,7 @@ class Bench:
         wtu = selection.golden(self.unit.wtu.sizes)
         self.golden = Kvpu(rule, pages, self.memory, BASE, wtu, selection.target, retain)
         self.settings = {**kvpu_ports(self.golden), **selection.ports()}
-        self.compared, self.overflowed = 0, False
+        self.compared, self.overflowed, self.dropped = 0, False, False
         self.beats, self.rows, self.assigned, self.results, self.replies, self.steps = [], [], [], [], [], 0
         self.kept = []  # bitmap of each KEEP, with its position in the rows
         self.freed = 0  # pages that a MOVE has left without tokens
@@ -106,6 +106,7 @@ class Bench:
     def open(self, number):
         self.beats.append({"op": HwOp.OPEN.value, "context": number})
         self.replies += self.golden.open(number)
+        self.dropped |= self.golden.clusters.dropped
         return self.replies[-1]
 
     def step(self, hashes, groups=None, release=None, norms=None, moves=None):
@@ -254,7 +255,7 @@ class Bench:
             "stat_hcu_opened": sum(beat["opened"] for beat in self.assigned),
             "stat_hcu_compared": self.compared,
             "stat_hcu_overflow": self.overflowed,
-            "stat_hcu_fault": 0,
+            "stat_hcu_fault": self.dropped,
             "stat_wtu_fault": 0,
             "stat_wtu_rows": sum(len(rows.cutoff) for rows in self.results),
             "stat_wtu_clusters": sum(rows.selected.size for rows in self.results),
@@ -372,6 +373,16 @@ def test_random_steps_of_three_contexts(name, rng, seed):
     assert any(reply.op == Op.EVICT and not reply.last for reply in bench.replies)
     phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
     assert all(phases)
+
+
+def test_clusters_that_the_table_of_the_hcu_cannot_hold(seed):
+    """After refused APPENDs a context has fewer tokens than the HCU has clustered. Its window can then contain more
+    clusters than the HCU holds; OPEN loads the oldest ones, and `stat_hcu_fault` is 1."""
+    config, rng = Config.preset("tiny"), np.random.default_rng(408461403)  # of steps that lead there
+    bench = Bench(config, hamming_threshold=5, window_tokens=40, max_resident_tokens=24, staging_head_pages=24)
+    random_steps(bench, rng, config, 21, contexts=range(3))
+    assert bench.dropped
+    bench.check(stall=0.3, seed=seed, memory_latency=(1, 20))
 
 
 @pytest.mark.parametrize("name", [pytest.param("streaming", marks=pytest.mark.heavy), "stalled, retaining"])
