@@ -194,7 +194,7 @@ class Machine:
             store,
             selection.wtu,
             selection.target,
-            retain=policy.table(config).partitions > 0,
+            retain=plan.retains,
             origin=store,
         )
         vectors = self.decoder.vectors

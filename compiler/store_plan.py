@@ -23,6 +23,7 @@ class StorePlan:
     page_frames  page frames of all contexts
     resident   tokens of all contexts that stay in device memory
     keeps_all  all pages have a page frame, so that none leaves device memory
+    retains    fetched pages stay in device memory; the pages that were selected last leave last
     """
 
     config: Config
@@ -33,6 +34,7 @@ class StorePlan:
     page_frames: int
     resident: int
     keeps_all: bool
+    retains: bool
 
     @property
     def page_bytes(self) -> int:
@@ -101,15 +103,18 @@ def plan_store(
     elif not (keeps_all or pages):
         own_pages = sizes.offloaded_pages
     # every token can have a page of its own, and a step needs page frames before it offloads old pages
-    # pages that were fetched stay in device memory until the end of the layer, for a policy with partitions
     reserve, all_pages = step, contexts * own_pages - saved
     if batch > 1 and not keeps_all:
         # a stream attends to pages that its commit has offloaded while the tokens of the next stream are stored. A
         # frame is used again after all that were free before it, of which there are at least `step`
         all_pages += reserve
-    if policy.table(config).partitions:
-        reserve = max(step, own_pages)
-        if policy.prefetch == "next_layer" and not keeps_all:
+    fetch = max(step, own_pages)
+    retains = not keeps_all and _retains(
+        config, policy, contexts, step=step, fetch=fetch, resident=resident, batch=batch
+    )
+    if retains:  # fetched pages stay in device memory until the end of the layer
+        reserve = fetch
+        if policy.prefetch == "next_layer":
             # a layer reads pages that its commit has offloaded while the pages of the next layer are fetched. A frame
             # is used again after all that were free before it, so the next layer must find enough of these
             reserve += own_pages
@@ -127,7 +132,25 @@ def plan_store(
             f"tokens, got {stay}"
         )
     clusters = min(sizes.clusters, own_pages)
-    return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all)
+    return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all, retains)
+
+
+def _retains(
+    config: Config, policy: Policy, contexts: int, *, step: int, fetch: int, resident: int, batch: int
+) -> bool:
+    """Whether fetched pages stay in device memory; then the pages that were selected last leave last.
+
+    Mosaic needs it, because it moves tokens in device memory. For ReKV it saves transfers, if the frames that all
+    contexts select fit into the resident tokens. Else a page leaves before it is needed again, because the contexts
+    follow each other in a circle. The KVMU keeps a page for all KV heads or for none, and the other policies select
+    other pages for each head.
+
+    `fetch` : page frames for a fetch of all pages of a context, which must not be those of a context in use
+    """
+    table, most = policy.table(config), config.page_frames - fetch
+    in_order = policy.prefetch == "same_layer" and batch == 1
+    selected = contexts * policy.selection().target * step
+    return table.partitions > 0 or (table.by_frames and in_order and selected <= (resident or most) <= most)
 
 
 def _check_released(name: str, frames: int, contexts: int, pages: int, tokens: int, resident: int) -> None:

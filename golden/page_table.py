@@ -24,7 +24,7 @@ class PagingConfig:
     page_tokens          token slots of a page
     max_resident_tokens  tokens that stay in device memory after a step (the newest pages)
     layout               `clustered`: tokens of one cluster share pages; `arrival`: one token per page
-    retain_fetched       True: a fetched page becomes resident, as the newest one
+    retain_fetched       True: a fetched page becomes resident, and every selected page the newest one
     """
 
     page_tokens: int = 32
@@ -169,19 +169,23 @@ class PageTable:
         resident = np.array([page is not None and page.frame is not None for page in self.pages], bool)
         used = np.array([len(page.tokens) if page else 0 for page in self.pages], np.int64)
         page_of = np.array(self._page_of, np.int64)
-        pages_to_fetch, hits, units = [], [], []
+        pages_to_fetch, hits, units, selected = [], [], [], np.zeros(len(self.pages), bool)
         for head, ids in enumerate(tokens):
             selected_mask = np.zeros(len(self.pages), bool)
             selected_mask[page_of[checks.integers("tokens", ids, None, low=0, high=self.tokens - 1)]] = True
             pages_to_fetch.append(np.flatnonzero(selected_mask & ~resident))
             hits.append(int((selected_mask & resident).sum()))
+            selected |= selected_mask
             units.append(pages_to_fetch[-1] * self.host.kv_heads + head)
         unit = np.sort(np.concatenate(units))
         start = unit * self.config.slots * self.host.slot_bytes
         extents = merge(start, used[unit // self.host.kv_heads] * self.host.slot_bytes)
         if self.config.retain_fetched:
-            for number in np.unique(np.concatenate(pages_to_fetch)).tolist():
-                self._enter(number)
+            for number in np.flatnonzero(selected).tolist():
+                if resident[number]:
+                    self.resident[number] = self.resident.pop(number)
+                else:
+                    self._enter(number)
         return Fetch(pages_to_fetch, np.array(hits, np.int64), extents)
 
     def move(self, tokens: Sequence[int] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> np.ndarray:

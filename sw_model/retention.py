@@ -8,6 +8,7 @@ that were fetched, and that are new: those with the highest priority.
 rule        priority of a token
 ==========  ====================================================================================================
 age         the newest; fetched tokens do not stay. V-Rex's recent region
+last_fetch  the last step that fetched or wrote it. The KVMU with `retain`
 last_use    the last step that selected or wrote it
 frequency   half of the memory: the newest tokens; the rest: number of selections, each weighted with `DECAY` for every
             step since
@@ -27,7 +28,7 @@ import numpy as np
 
 from util import checks
 
-RULES = ("age", "last_use", "frequency", "optimum")
+RULES = ("age", "last_fetch", "last_use", "frequency", "optimum")
 DECAY = 0.98  # of the weight of a selection, per step: half after 34 steps
 
 
@@ -85,6 +86,8 @@ def hit_rate(steps: Sequence[Selected], rule: str, capacity: int, first: int = 0
         new = slice(step.past, step.past + step.new)
         if rule == "age":
             priority[new] = number + 1
+        elif rule == "last_fetch":
+            priority[step.tokens[~held[step.tokens]]] = priority[new] = number + 1
         elif rule == "last_use":
             priority[step.tokens] = priority[new] = number + 1
         elif rule == "frequency":

@@ -19,7 +19,7 @@ class Fetch:
     pieces        memory to copy
     staged        head pages in the staging area
     beats         head pages reported
-    retained      pages that became resident
+    retained      pages that became the newest ones in device memory
     fault         cause of its failure
     """
 
@@ -34,7 +34,11 @@ class Fetch:
     fault: Fault = Fault.NONE
 
     def report(self, op: int, tables: ContextTables, pages: Sequence[int], heads: Sequence[int]) -> Iterator[Reply]:
-        """Report the head pages of `pages` and copy those that are not resident. A failure sets `fault`."""
+        """Report the head pages of `pages` and copy those that are not resident. A failure sets `fault`.
+
+        With `retain`, reported pages become the newest ones: so the pages that were not used for the longest time leave
+        device memory first.
+        """
         try:
             for page in pages if heads else ():
                 if past := tables.past(page):
@@ -54,7 +58,9 @@ class Fetch:
             if not tables.frame_available:
                 raise CommandFault(Fault.NO_PAGE_FRAME)
             tables.enter(page)
-            self.retained += 1
+        elif self.retain:
+            tables.renew(page)
+        self.retained += self.retain
         for head in self.config.heads if retains else heads:
             target = tables.address(page, head)[1] if hit or retains else self._stage()
             if not hit:

@@ -139,6 +139,10 @@ class ContextTables:
         record["frame"] = lists.take_frame(self.store, self.number, page, int(record["used"]))
         self.change(page, set_flags=RESIDENT)
 
+    def renew(self, page: int) -> None:
+        """Make a resident page the newest one."""
+        lists.renew_frame(self.store, int(self.pages[page]["frame"]))
+
     def leave(self, page: int, *, set_flags: int = 0) -> None:
         """Release the page frame of a page."""
         record = self.pages[page]

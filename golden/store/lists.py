@@ -65,6 +65,23 @@ def take_frame(store: Store, context: int, page: int, used: int) -> int:
     return frame
 
 
+def renew_frame(store: Store, frame: int) -> None:
+    """Make a page frame in use the newest one."""
+    header, frames = store.header, store.frames
+    older, newer = int(frames[frame]["older"]), int(frames[frame]["newer"])
+    if newer == NONE:
+        return
+    if older == NONE:
+        header["oldest"] = newer
+    else:
+        frames[older]["newer"] = newer
+    frames[newer]["older"] = older
+    newest = int(header["newest"])
+    frames[newest]["newer"] = frame
+    frames[frame]["older"], frames[frame]["newer"] = newest, NONE
+    header["newest"] = frame
+
+
 def release_frame(store: Store, frame: int, used: int) -> None:
     """Release the page frame of a page with `used` slots."""
     header, frames = store.header, store.frames

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
 from golden.kvmu import Command, Kvmu, Op, Piece, Reply
 from golden.kvmu.tables import ContextTables
 from golden.kvmu.transfer import Tier
@@ -228,12 +230,52 @@ def _take_frame(blocks: Blocks, frame: int, reused: bool, newest: int) -> list[A
     ]
 
 
+class Ages:
+    """Copy of the list of ages: the neighbours of the page frames in use."""
+
+    def __init__(self, store: Store):
+        self.older, self.newer = (store.frames[name].astype(np.int64) for name in ("older", "newer"))
+        self.newest = int(store.header["newest"])
+
+    def renew(self, frame: int) -> list[int]:
+        """Make a page frame the newest one. Its old neighbours and the newest frame until now, if it was not that."""
+        older, newer = int(self.older[frame]), int(self.newer[frame])
+        if newer == NONE:
+            return []
+        if older != NONE:
+            self.newer[older] = newer
+        self.older[newer] = older
+        return [older, newer, self.take(frame)]
+
+    def take(self, frame: int) -> int:
+        """Append a page frame; the one that was the newest before."""
+        newest, self.newest = self.newest, frame
+        self.older[frame], self.newer[frame] = newest, NONE
+        if newest != NONE:
+            self.newer[newest] = frame
+        return newest
+
+
+def _renew_frame(blocks: Blocks, frame: int, ages: Ages) -> list[Action]:
+    """Make a page frame the newest one."""
+    actions: list[Action] = [ONE, (Act.READ, blocks.frame(frame))]  # IDLE, READ_FRAME
+    if neighbours := ages.renew(frame):
+        older, newer, newest = neighbours
+        actions += [
+            ONE,  # LINK_OLDER
+            *([(Act.WRITE, blocks.frame(older))] if older != NONE else []),
+            ONE,  # LINK_NEWER
+            *((Act.WRITE, blocks.frame(number)) for number in (newer, frame, newest)),
+        ]
+    return [*actions, ONE]  # RENEWED
+
+
 def _select(kvmu: Kvmu, command: Command) -> Maker:
     tables, header = kvmu.tables, kvmu.tables.store.header
     blocks = Blocks(tables.store)
     chain = tables.context.chain(command.cluster)
     absent = {page for page in chain if not tables.is_resident(page)}
-    free, newest = int(header["free_count"]), int(header["newest"])
+    free, ages = int(header["free_count"]), Ages(tables.store) if command.retain else None
     replies = yield
     beats: dict[int, list[Reply]] = {}
     for reply in replies[:-1]:
@@ -243,10 +285,13 @@ def _select(kvmu: Kvmu, command: Command) -> Maker:
         actions += [(Act.READ, blocks.page(tables, page)), ONE]  # VISIT
         if page in beats:
             targets = {beat.head: beat.address for beat in beats[page] if beat.transit}
-            if command.retain and page in absent:
-                frame = int(tables.pages[page]["frame"])
-                actions += [*_take_frame(blocks, frame, free > 0, newest), (Act.WRITE, blocks.page(tables, page))]
-                free, newest = max(0, free - 1), frame
+            frame = int(tables.pages[page]["frame"])
+            if ages and page not in absent:
+                actions += _renew_frame(blocks, frame, ages)
+            elif ages:
+                taken = _take_frame(blocks, frame, free > 0, ages.take(frame))
+                actions += [*taken, (Act.WRITE, blocks.page(tables, page))]
+                free = max(0, free - 1)
                 targets = {head: tables.address(page, head)[1] for head in kvmu.config.heads}
             tier, nbytes = tables.backing_tier(page), kvmu.config.layout.used_bytes(int(tables.pages[page]["used"]))
             pieces = [

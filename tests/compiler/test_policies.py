@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from compiler import store_plan
 from compiler.checkpoint import Checkpoint
 from compiler.policies import (
     CodecSightPolicy,
@@ -257,6 +258,32 @@ def test_rekv_attends_to_frames(prefetch, resident, tmp_path, rng):
     assert checked > 30
     sessions.answer([1, 2, 3, 4], 4)
     assert any(sum(step.retrieved.fetched) for step in sessions.session.steps) == bool(resident)
+
+
+def test_selected_frames_of_rekv_stay(tmp_path, rng, monkeypatch):
+    """If the selected frames of all layers fit into device memory, fewer bytes are fetched than by age.
+
+    The same text over and over selects about the same frames, of which most are old. The results are equal.
+    """
+    moved, logits, seed = [], [], int(rng.integers(1 << 32))
+    for retains in (True, False):
+        if not retains:
+            monkeypatch.setattr(store_plan, "_retains", lambda *args, **kwargs: False)
+        folder = tmp_path / str(retains)
+        folder.mkdir()
+        # in each of 2 layers 2 frames and 20 tokens of text
+        sessions = Sessions(folder, RekvPolicy(frames=2), np.random.default_rng(seed), resident=60, step=4)
+        assert sessions.machine.plan.retains == retains
+        sessions.prompt([1, 2])
+        for number in range(1, 16):
+            sessions.frame(4, number)
+        for _ in range(15):
+            sessions.prompt([5])
+        sessions.answer([5], 2)
+        moved.append(sum(sum(step.retrieved.fetched) for step in sessions.session.steps))
+        logits.append(sessions.session.logits)
+    assert 0 < moved[0] < moved[1]
+    np.testing.assert_array_equal(*logits)
 
 
 def test_frames_of_rekv_are_limited(tmp_path, rng):

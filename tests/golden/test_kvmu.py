@@ -303,6 +303,29 @@ def test_retained_page_becomes_the_newest():
     bench.check()
 
 
+def test_pages_that_were_not_selected_leave_first():
+    """Three full pages fit; a fourth one displaces the page that was not selected for the longest time."""
+    bench = StoreBench(max_resident_tokens=12)
+    step(bench, 0, [cluster for cluster in range(3) for _ in range(4)])
+    assert ages(bench) == [(0, 0), (0, 1), (0, 2)]
+    bench.do(Op.OPEN, context=0)
+    bench.do(Op.SELECT, cluster=0, heads=3)
+    bench.do(Op.FETCH)
+    assert ages(bench) == [(0, 0), (0, 1), (0, 2)] and not bench.kvmu.uncommitted
+    bench.do(Op.SELECT, cluster=1, heads=0, retain=1)  # reports nothing
+    bench.do(Op.SELECT, cluster=0, heads=3, retain=1)
+    bench.do(Op.SELECT, cluster=2, heads=1)
+    bench.do(Op.SELECT, cluster=2, heads=2)  # already the newest
+    bench.do(Op.FETCH)
+    assert ages(bench) == [(0, 1), (0, 0), (0, 2)] and bench.kvmu.uncommitted
+    bench.check()
+    for opened in (1, 0, 0, 0):
+        bench.do(Op.APPEND, cluster=3, opened=opened)
+    bench.do(Op.STEP)
+    assert ages(bench) == [(0, 0), (0, 2), (0, 3)]
+    bench.check()
+
+
 @pytest.mark.parametrize(("retain", "cause"), [(0, Fault.STAGING), (1, Fault.NO_PAGE_FRAME)])
 def test_failed_fetch_refuses_until_its_end(retain, cause):
     sizes = StoreSizes(5, page_frames=3, page_tokens=4, key_bytes=32, log_entries=64)

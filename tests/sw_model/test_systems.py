@@ -48,7 +48,7 @@ def test_plus_differs_in_formats_and_residency_only(name):
     assert plus.core.clock_mhz == published.core.clock_mhz
     codecs = {"kv_codec_mw": 0.0, "weight_codec_mw": 0.0}
     assert vars(plus.power) | codecs == vars(published.power) and plus.power.kv_codec_mw > 0
-    assert plus.assumptions == Assumptions(kv_bits=4.5, weight_bits=4.5, residency="whole")
+    assert plus.assumptions == Assumptions(kv_bits=4.5, weight_bits=4.5, residency="whole", retained_hit=0)
     assert published.assumptions == Assumptions()
 
 
@@ -60,7 +60,7 @@ def test_assumptions_of_a_system_are_defaults():
     assert own.total_s < run(plus, "resv", load, assume=Assumptions()).total_s
     assert Request("vrex8-plus").run().total_s == own.total_s
     changed = Request("vrex8-plus", changes={"assume.residency": "recent"})
-    assert changed.assumptions() == Assumptions(kv_bits=4.5, weight_bits=4.5)
+    assert changed.assumptions() == Assumptions(kv_bits=4.5, weight_bits=4.5, retained_hit=0)
     assert changed.machine().replace(link={"nominal_gbps": 8}).assume == plus.assume
 
 

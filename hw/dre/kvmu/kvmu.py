@@ -72,7 +72,8 @@ class KVMU(wiring.Component):
     until STEP offloads it to its backing tier. All contexts share the page frames; the oldest pages leave first.
 
     Fetching. SELECT reports the address of each head page of a cluster and issues the transfers of the offloaded ones
-    to the staging area (or, with `retain`, of whole pages to page frames, as the newest pages). Contiguous head pages
+    to the staging area (or, with `retain`, of whole pages to page frames). With `retain`, every selected page becomes
+    the newest one: the pages that leave first are those that were not used for the longest time. Contiguous head pages
     become one extent; extents are split into descriptors. FETCH ends the fetch. Freed page numbers are used again,
     oldest first.
 

@@ -21,7 +21,7 @@ from hw.dre.kvmu.records import (
     page_block,
     state_word,
 )
-from hw.dre.kvmu.sizes import KvmuSizes, Report, edit, header_port
+from hw.dre.kvmu.sizes import FrameAction, KvmuSizes, Report, edit, header_port
 from hw.dre.transfer import Tier, TransferKind
 
 # header of the context of a page, as far as it is needed
@@ -121,7 +121,7 @@ class Offloader(wiring.Component):
         with m.State("RELEASE_FRAME"):
             m.d.comb += [
                 call.valid.eq(1),
-                call.payload.release.eq(1),
+                call.payload.action.eq(FrameAction.RELEASE),
                 call.payload.frame.eq(record.frame[: self.sizes.frame_bits]),
             ]
             with m.If(call.ready):

@@ -22,7 +22,7 @@ from hw.dre.kvmu.records import (
     page_block,
     state_word,
 )
-from hw.dre.kvmu.sizes import KvmuSizes, Report, edit, header_port
+from hw.dre.kvmu.sizes import FrameAction, KvmuSizes, Report, edit, header_port
 from hw.dre.transfer import Tier, TransferKind
 
 
@@ -302,7 +302,7 @@ class PageEditor(wiring.Component):
         with m.State("RELEASE_FRAME"):
             m.d.comb += [
                 self.frames.request.valid.eq(1),
-                self.frames.request.payload.release.eq(1),
+                self.frames.request.payload.action.eq(FrameAction.RELEASE),
                 self.frames.request.payload.frame.eq(record.frame),
             ]
             with m.If(self.frames.request.ready):

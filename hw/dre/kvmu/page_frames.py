@@ -8,18 +8,18 @@ from amaranth.lib.wiring import In, Out
 
 from hw.dre.kvmu.access import access_port, element, reading, writing
 from hw.dre.kvmu.records import FRAME_RECORD, NONE, STORE_HEADER, frame_block
-from hw.dre.kvmu.sizes import KvmuSizes, edit, header_port
+from hw.dre.kvmu.sizes import FrameAction, KvmuSizes, edit, header_port
 
 OLDER, NEWER = 2, 3  # words of a page frame record
 
 
 class PageFrames(wiring.Component):
-    """Allocates the page frame of a page, which becomes the newest one, and releases page frames.
+    """Allocates the page frame of a page, which becomes the newest one, renews page frames and releases them.
 
     The records of the page frames form two lists: the free frames, which are used again oldest first, and the frames of
     resident pages in order of age.
 
-    Timing: 3 to 4 accesses per allocation, 2 to 5 per release.
+    Timing: 3 to 4 accesses per allocation, 2 to 5 per release, 1 to 5 to renew.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class PageFrames(wiring.Component):
 
     Members
     -------
-    call : requests {release, frame, context, page} of the editors; a request is held until it is accepted, in the cycle
+    call : requests {action, frame, context, page} of the editors; a request is held until it is accepted, in the cycle
         in which it is complete. `frame` is then the allocated frame. `available`: a frame is free; valid between
         requests
     memory : accesses to the store ; store : header of the store
@@ -55,7 +55,7 @@ class PageFrames(wiring.Component):
         ]
         with m.FSM(init="IDLE"):
             with m.State("IDLE"), m.If(request.valid):
-                with m.If(request.payload.release):
+                with m.If(request.payload.action != FrameAction.TAKE):
                     m.d.sync += number.eq(request.payload.frame)
                     m.next = "READ_FRAME"
                 with m.Else():
@@ -64,6 +64,8 @@ class PageFrames(wiring.Component):
                     with m.If(reuse):
                         m.next = "READ_FREE"
             self._allocate(m, number, newer)
+            self._unlink(m, number, older, newer)
+            self._renew(m, number, older, newer)
             self._release(m, number, older, newer)
         return m
 
@@ -109,14 +111,16 @@ class PageFrames(wiring.Component):
             ]
             m.next = "IDLE"
 
-    def _release(self, m: Module, number: Signal, older: Signal, newer: Signal) -> None:
-        """Unlink a frame from the list of ages and append it to the free list."""
-        store = self.store.value
-        oldest, newest, reuse = older == NONE, newer == NONE, store.free_count != 0
+    def _unlink(self, m: Module, number: Signal, older: Signal, newer: Signal) -> None:
+        """Unlink a frame from the list of ages, which does not change if the newest frame is to be renewed."""
+        store, renews = self.store.value, self.call.request.payload.action == FrameAction.RENEW
+        oldest, newest = older == NONE, newer == NONE
         with reading(m, self.memory, "READ_FRAME", frame_block(store, number)) as content:
             record = _record(content, number)
             m.d.sync += [older.eq(record.older), newer.eq(record.newer)]
             m.next = "LINK_OLDER"
+            with m.If(renews & (record.newer == NONE)):
+                m.next = "RENEWED"
         with m.State("LINK_OLDER"):
             m.next = "WRITE_OLDER"
             with m.If(oldest):
@@ -129,6 +133,33 @@ class PageFrames(wiring.Component):
                 m.next = "WRITE_FREE"
         with writing(m, self.memory, "WRITE_NEWER", frame_block(store, newer), self._word(newer, OLDER, older)):
             m.next = "WRITE_FREE"
+            with m.If(renews):
+                m.next = "WRITE_AGES"
+
+    def _renew(self, m: Module, number: Signal, older: Signal, newer: Signal) -> None:
+        """Append an unlinked frame to the list of ages."""
+        store, newest = self.store.value, self.store.value.newest
+        ages = element(Cat(newest, Const(NONE, 32)), 64, Cat(Const(1, 1), number[0]))  # fields older and newer
+        with writing(m, self.memory, "WRITE_AGES", frame_block(store, number), ages):
+            m.next = "LINK_RENEWED"
+        parts = self._word(newest, NEWER, number)
+        with writing(m, self.memory, "LINK_RENEWED", frame_block(store, newest), parts):
+            m.next = "RENEWED"
+        with m.State("RENEWED"):
+            m.d.comb += [
+                self.call.request.ready.eq(1),
+                *edit(
+                    self.store,
+                    newest=number,
+                    oldest=Mux((older == NONE) & (newer != NONE), newer, store.oldest),
+                ),
+            ]
+            m.next = "IDLE"
+
+    def _release(self, m: Module, number: Signal, older: Signal, newer: Signal) -> None:
+        """Append an unlinked frame to the free list."""
+        store = self.store.value
+        oldest, newest, reuse = older == NONE, newer == NONE, store.free_count != 0
         free = Cat(Const(NONE, 32), Const(0, 32), Const(NONE, 32), Const(NONE, 32))
         parts = element(free, FRAME_RECORD.size, number[:1])
         with writing(m, self.memory, "WRITE_FREE", frame_block(store, number), parts):

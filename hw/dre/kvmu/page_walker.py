@@ -20,7 +20,7 @@ from hw.dre.kvmu.records import (
     page_block,
     state_word,
 )
-from hw.dre.kvmu.sizes import KvmuSizes, Report, edit, header_port
+from hw.dre.kvmu.sizes import FrameAction, KvmuSizes, Report, edit, header_port
 from hw.dre.transfer import Tier, TransferKind
 
 
@@ -45,10 +45,12 @@ class PageWalker(wiring.Component):
     """Executes SELECT, MARK, FIND and LOOKUP: visits one page or the pages of a cluster in chain order.
 
     SELECT and MARK turn each page with tokens from before this step into a copy job: a report of a resident page, a
-    copy to the staging area, or, with `retain`, a copy to a page frame. FIND counts along the pages to token `index`;
+    copy to the staging area, or, with `retain`, a copy to a page frame. With `retain`, the page becomes the newest one,
+    also if it is resident. FIND counts along the pages to token `index`;
     LOOKUP reads one page. Both give the address of a slot in the last reply beat and change nothing.
 
-    Timing: one access per page and one for the cluster; `retain` 4 to 5 more for each page.
+    Timing: one access per page and one for the cluster; `retain` 4 to 5 more for each page that is
+    fetched, 1 to 5 for each resident one.
 
     Parameters
     ----------
@@ -60,7 +62,8 @@ class PageWalker(wiring.Component):
     memory, store : accesses to the store and its header ; context, number : header and number of the open context
     frames : requests to `PageFrames` ; copies : stream of copy jobs
     out_of_space : from `CopyGenerator`, valid when it accepts a job: the staging area is full, SELECT ends with STAGING
-    retain : from the dispatcher: fetched pages stay in device memory ; changed : a page becomes resident in this cycle
+    retain : from the dispatcher: fetched pages stay in device memory
+    changed : a page becomes the newest one in this cycle
     """
 
     def __init__(self, *, sizes: KvmuSizes):
@@ -169,7 +172,9 @@ class PageWalker(wiring.Component):
                     self._refuse(m, result, Fault.ADDRESS)
             with m.Elif((walk.past_tokens == 0) | ~command.heads.any()):
                 m.next = "NEXT"
-            with m.Elif(self.retain & ~flags.resident):
+            with m.Elif(self.retain & flags.resident):
+                m.next = "RENEW_FRAME"
+            with m.Elif(self.retain):
                 m.next = "TAKE_FRAME"
                 with m.If(~self.frames.available):
                     self._refuse(m, result, Fault.NO_PAGE_FRAME)
@@ -206,15 +211,21 @@ class PageWalker(wiring.Component):
         return Mux(record.flags.storage, self.context.storage_pages_base, self.context.host_pages_base)
 
     def _retain(self, m: Module, walk: Walk) -> None:
-        """Allocate a page frame for an offloaded page, which becomes the newest page."""
+        """RENEW_FRAME: a resident page becomes the newest one. TAKE_FRAME, WRITE_PAGE: so does an offloaded page."""
         record, frames, store = walk.record, self.frames, self.store.value
         page_frame = Signal(self.sizes.frame_bits)
+        m.d.comb += [
+            frames.request.payload.frame.eq(record.frame[: self.sizes.frame_bits]),
+            frames.request.payload.context.eq(self.number),
+            frames.request.payload.page.eq(walk.page),
+        ]
+        with m.State("RENEW_FRAME"):
+            m.d.comb += [frames.request.valid.eq(1), frames.request.payload.action.eq(FrameAction.RENEW)]
+            with m.If(frames.request.ready):
+                m.d.comb += self.changed.eq(1)
+                m.next = "REPORT"
         with m.State("TAKE_FRAME"):
-            m.d.comb += [
-                frames.request.valid.eq(1),
-                frames.request.payload.context.eq(self.number),
-                frames.request.payload.page.eq(walk.page),
-            ]
+            m.d.comb += [frames.request.valid.eq(1), frames.request.payload.action.eq(FrameAction.TAKE)]
             m.d.sync += page_frame.eq(frames.frame)
             with m.If(frames.request.ready):
                 m.next = "WRITE_PAGE"

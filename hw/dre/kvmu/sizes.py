@@ -23,6 +23,14 @@ class Report(enum.Enum, shape=unsigned(2)):
     HEADS = 2  # one beat for each head in `reported`
 
 
+class FrameAction(enum.Enum, shape=unsigned(2)):
+    """What `PageFrames` does."""
+
+    TAKE = 0  # allocate a frame for `page` of `context`; it is the newest one
+    RELEASE = 1  # release `frame`
+    RENEW = 2  # make `frame` the newest one
+
+
 @dataclass(frozen=True, kw_only=True)
 class KvmuSizes:
     """Sizes of a KVMU; see `KVMU` for their meaning."""
@@ -233,7 +241,12 @@ class KvmuSizes:
     def frame_call(self) -> wiring.Signature:
         """Port to the page frames, see `PageFrames`."""
         request = data.StructLayout(
-            {"release": 1, "frame": self.frame_bits, "context": range(self.max_contexts), "page": self.page_bits}
+            {
+                "action": FrameAction,
+                "frame": self.frame_bits,
+                "context": range(self.max_contexts),
+                "page": self.page_bits,
+            }
         )
         return wiring.Signature(
             {"request": Out(stream.Signature(request)), "frame": In(self.frame_bits), "available": In(1)}

@@ -83,6 +83,12 @@ class KvmuTiming:
         """SELECT of `pages` resident pages with tokens from before the step for `heads` KV heads each."""
         return self._command(READ + pages * self._page(heads))
 
+    def renew(self, *, oldest: bool = False, newest: bool = False) -> int:
+        """Further cycles of SELECT and MARK with `retain` for a resident page, which becomes the newest one."""
+        if newest:
+            return 1 + READ + 1
+        return 1 + READ + 1 + WRITE * (not oldest) + 1 + 3 * WRITE + 1  # record, links of the neighbours, own links
+
     def fetch(self) -> int:
         """FETCH of resident pages only."""
         return COMMAND + LAST_BEAT + 1
@@ -103,6 +109,7 @@ class KvmuTiming:
             "cycles_seal": self.seal(),
             "cycles_hold": self.hold(),
             "cycles_mark": f"{self.mark(0) + 1} + heads, resident page",
+            "cycles_renew": f"{self.renew()} for each resident page with retain, less if it is the oldest or newest",
             "cycles_fetch": f"{self.fetch()}, or as long as descriptors are sent",
             "cycles_line_fill": f"{self.fill(0)} + latency of memory",
             "cycles_line_log": self.log(),

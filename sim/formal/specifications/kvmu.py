@@ -16,7 +16,7 @@ from hw.dre.kvmu.line_cache import LineCache
 from hw.dre.kvmu.page_frames import PageFrames
 from hw.dre.kvmu.page_walker import PageWalker
 from hw.dre.kvmu.records import CLUSTER_RECORD, CONTEXT_HEADER, FRAME_RECORD, NONE, PAGE_RECORD, STORE_HEADER
-from hw.dre.kvmu.sizes import KvmuSizes
+from hw.dre.kvmu.sizes import FrameAction, KvmuSizes
 from hw.dre.kvmu.undo_log import LineWriter
 from hw.dre.transfer import Joiner, Splitter, Tracker
 from sim.formal.specifications.common import StreamContract, constant, stability
@@ -338,18 +338,20 @@ class FreePagesSpec(wiring.Component):
 
 
 class PageFramesSpec(wiring.Component):
-    """No page frame is allocated twice, none is lost, and `oldest` is the frame that was allocated first.
+    """No page frame is allocated twice, none is lost; `oldest` was allocated or renewed first, `newest` last.
 
-    Memory has the record of each frame. Assumption: only allocated frames are released.
+    Memory has the record of each frame. Assumption: only allocated frames are released and renewed.
     """
 
     def __init__(self) -> None:
         super().__init__(
             {
-                **{name: In(1) for name in ("offer", "release", "request_ready", "response")},
+                **{name: In(1) for name in ("offer", "request_ready", "response")},
+                "action": In(FrameAction),
                 "frame": In(2),
                 "cover_full": Out(1),
                 "cover_middle_released": Out(1),
+                "cover_middle_renewed": Out(1),
             }
         )
 
@@ -359,42 +361,52 @@ class PageFramesSpec(wiring.Component):
         none = dict.fromkeys(("free_first", "free_last", "oldest", "newest"), NONE)
         store, call = Signal(STORE_HEADER, init={**none, "page_frames": 4}), frames.call
         member = Signal(4)
-        older = [Signal(4, name=f"older{f}") for f in range(4)]  # bit g: frame g was allocated before frame f
+        older = [Signal(4, name=f"older{f}") for f in range(4)]  # bit g: frame g was allocated or renewed before f
+        takes, releases, renews = (
+            self.action == action for action in (FrameAction.TAKE, FrameAction.RELEASE, FrameAction.RENEW)
+        )
         m.d.comb += [
             Assume(~ResetSignal()),
             frames.store.value.eq(store),
             call.request.valid.eq(self.offer),
-            call.request.payload.release.eq(self.release),
+            call.request.payload.action.eq(self.action),
             call.request.payload.frame.eq(self.frame),
-            Assume(~self.offer | ~self.release | member.bit_select(self.frame, 1)),
-            Assume(~self.offer | self.release | call.available),
+            Assume(takes | releases | renews),
+            Assume(~self.offer | takes | member.bit_select(self.frame, 1)),
+            Assume(~self.offer | ~takes | call.available),
         ]
         held(m, call.request)
         with m.If(frames.store.write):
             m.d.sync += store.eq(frames.store.next)
         self._serve(m, frames)
         done = call.request.valid & call.request.ready
-        with m.If(done & self.release):
+        becomes_newest = Mux(takes, call.frame, self.frame)
+        with m.If(done & releases):
             m.d.sync += member.bit_select(self.frame, 1).eq(0)
-        with m.If(done & ~self.release):
-            m.d.sync += member.bit_select(call.frame, 1).eq(1)
+        with m.If(done & ~releases):
+            m.d.sync += member.bit_select(becomes_newest, 1).eq(1)
             for f in range(4):
-                with m.If(call.frame == f):
-                    m.d.sync += older[f].eq(member)
+                with m.If(becomes_newest == f):
+                    m.d.sync += older[f].eq(member & ~Const(1 << f, 4))
                 with m.Else():
-                    m.d.sync += older[f].bit_select(call.frame, 1).eq(0)
+                    m.d.sync += older[f].bit_select(becomes_newest, 1).eq(0)
         for f in range(4):
-            m.d.comb += Assert(~member[f] | (older[f] & member).any() | (store.oldest == f))
+            others = member & ~Const(1 << f, 4)
+            m.d.comb += [
+                Assert(~member[f] | (older[f] & member).any() | (store.oldest == f)),
+                Assert(~member[f] | ((older[f] & others) != others) | (store.newest == f)),
+            ]
         middle = Signal()
         for f in range(4):
             with m.If(self.frame == f):
                 m.d.comb += middle.eq((older[f] & member).any())
         m.d.comb += [
             Assert(call.available == ~member.all()),
-            Assert(~done | self.release | ~member.bit_select(call.frame, 1)),
+            Assert(~done | ~takes | ~member.bit_select(call.frame, 1)),
             Assert(store.resident_pages == sum(member[f] for f in range(4))),
             self.cover_full.eq(member.all()),
-            self.cover_middle_released.eq(done & self.release & middle & (store.resident_pages == 3)),
+            self.cover_middle_released.eq(done & releases & middle & (store.resident_pages == 3)),
+            self.cover_middle_renewed.eq(done & renews & middle & (store.newest != self.frame)),
         ]
         return m
 

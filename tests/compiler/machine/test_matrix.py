@@ -54,10 +54,12 @@ def test_random_multiplies(rng, n, align_bits, monkeypatch):
     """Any sequence of commands has the same results, sums, counters and errors. All commands use two threads."""
     monkeypatch.setattr(interpreter, "THREAD_WORK", 1)
     machines, messages, specials = pair(rng, n, align_bits=align_bits, threads=2), set(), 0
+    valid = {"k_stride": 1, "k_blocks": 4, "m_blocks": 1, "vectors": 4, "x_stride": 4, "first": 1, "wide": 1}
+    errors = [valid | {"first": 0}, valid | {"weights": 8}, valid | {"activations": 39}]  # sum, tile, row
     for number in range(150):
         if number % 10 == 0:
             fill(machines, rng)
-        fields = random_multiply(rng, 9, 40, 6)
+        fields = errors[number] if number < len(errors) else random_multiply(rng, 9, 40, 6)
         messages.add(machines.execute(Command("MULTIPLY", fields)).split(" ")[0])
         machines.check(fields)
         specials += sum(bool((codes == NAN).any()) for codes in machines.fast.sums if codes is not None)

@@ -32,6 +32,7 @@ POLICIES = {  # policy, tokens in device memory; a name can end with the bits of
     "window": (WindowPolicy(sink=4, recent=8), 0),
     "window, next layer": (WindowPolicy(sink=4, recent=4, prefetch="next_layer"), 0),
     "rekv": (RekvPolicy(frames=2), 6),
+    "rekv, selected frames stay": (RekvPolicy(frames=2), 24),
     "rekv, next layer": (RekvPolicy(frames=2, prefetch="next_layer"), 6),
     "infinigen": (InfiniGenPolicy(budget=4, column_share=0.5), 6),
     "infinigenp": (InfiniGenPPolicy(budget=5, column_share=0.5), 6),
@@ -61,9 +62,12 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     checkpoint, (policy, resident) = Checkpoint(tmp_path), POLICIES[name]
     limits = Limits(tokens=64, step=4, resident=resident)
     config = policy.core(Config.preset("tiny"))
+    if name.endswith("stay"):
+        config = config.replace(page_frames=256, max_candidates=64)
     if name.endswith("bits"):
         config = config.replace(kv_bits=int(name.split()[-2]))
     machine = compile_model(checkpoint, config, limits, policy, cores=cores)
+    assert machine.plan.retains == name.endswith("stay")
     run, model, session = ModelRun(machine), SessionModel(machine, timing(), BASES), machine.session()
     session.prompt([1, 2])
     for _ in range(5):

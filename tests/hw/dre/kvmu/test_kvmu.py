@@ -550,9 +550,14 @@ def _timed(bench, rng):
     if name in ("SELECT", "MARK"):
         marked = tables.context.chain(cluster) if name == "SELECT" else [page]
         past = [tables.past(number) > 0 for number in marked]
-        bench.do(Op[name], cluster=cluster, page=page, heads=heads)
+        retain = int(name == "MARK" and tables.is_resident(page) and rng.random() < 0.5)
+        frame = tables.pages[page]["frame"]
+        ends = {end: bool(frame == store[end]) for end in ("oldest", "newest")}
+        bench.do(Op[name], cluster=cluster, page=page, heads=heads, retain=retain)
         bench.do(Op.FETCH)
         count = heads.bit_count()
+        if retain and heads and past[0]:
+            return timing.mark(count) + timing.renew(**ends), timing.fetch()
         reported = sum(timing.mark(count if met else 0) - timing.mark(0) for met in past)
         if name == "MARK":
             return timing.mark(0) + reported, timing.fetch()
