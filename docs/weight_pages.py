@@ -17,7 +17,17 @@ from safetensors.numpy import save_file
 from compiler.checkpoint import WEIGHTS, Checkpoint
 from compiler.language_model import PROJECTIONS
 from compiler.model_config import model_spec
-from compiler.policies import FullPolicy, MosaicPolicy, OakenPolicy, Policy, RekvPolicy, ResvPolicy
+from compiler.policies import (
+    FullPolicy,
+    InfiniGenPPolicy,
+    MosaicPolicy,
+    OakenPolicy,
+    Policy,
+    QuickPrefillPolicy,
+    RekvPolicy,
+    ResvPolicy,
+    WindowPolicy,
+)
 from compiler.random_model import random_tensors
 from compiler.runtime import WEIGHTS as MACHINE_FORMATS
 from compiler.runtime import Limits, compile_model
@@ -66,6 +76,9 @@ class Model:
             "mosaic": MosaicPolicy(
                 budget=self.budget * self.tokens, top_visual=2, tau_visual=0.3, tau_min=0.2, tau_max=0.5, lambda_=4.0
             ),
+            "infinigenp": InfiniGenPPolicy(budget=self.budget * self.tokens, column_share=0.5),
+            "quickprefill": QuickPrefillPolicy(group_frames=1),
+            "window": WindowPolicy(sink=0, recent=self.budget * self.tokens),
             "oaken": OakenPolicy(),
         }
 
@@ -127,7 +140,8 @@ def _steps(
         weight_bits=16 if name == MACHINE_FORMATS[0] else 4, kv_bits=kv_bits, page_frames=1024, max_candidates=256,
         max_pages=256,
     )  # fmt: skip
-    limits = Limits(tokens=512, step=size)
+    length = 2 + FRAMES * size + WORDS  # a token of InfiniGen is a cluster, which the core limits
+    limits = Limits(tokens=length if policy.name == "infinigenp" else 512, step=size)
     session = compile_model(checkpoint, policy.core(preset), limits, policy, weights=name).session()
     machine, embedding = session.machine, bf16.decode(checkpoint.embedding())
     decoder, word = machine.decoder, machine.core.word_bytes
