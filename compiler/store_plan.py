@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from compiler.memory import page_layout
 from compiler.policies import Policy
 from compiler.policies.base import MAX_CLUSTER_TOKENS
-from golden.store import ContextSizes, StoreSizes
+from golden.store import ContextSizes, StoreSizes, log_entries
 from hw.config import Config
-
-LOG_ENTRIES = 512  # of the undo log
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,7 @@ class StorePlan:
     resident   tokens of all contexts that stay in device memory
     keeps_all  all pages have a page frame, so that none leaves device memory
     retains    fetched pages stay in device memory; the pages that were selected last leave last
+    log_entries  size of the undo log
     """
 
     config: Config
@@ -35,6 +34,7 @@ class StorePlan:
     resident: int
     keeps_all: bool
     retains: bool
+    log_entries: int
 
     @property
     def page_bytes(self) -> int:
@@ -54,9 +54,8 @@ class StorePlan:
             contexts=self.contexts,
             page_frames=self.page_frames,
             page_tokens=config.page_tokens,
-            key_bytes=2 * config.head_dim * config.kv_heads,
-            log_entries=LOG_ENTRIES,
-            line_bytes=max(32, 2 * config.dpe_inputs),
+            log_entries=self.log_entries,
+            **_line_sizes(config),
         )
 
     @property
@@ -132,7 +131,23 @@ def plan_store(
             f"tokens, got {stay}"
         )
     clusters = min(sizes.clusters, own_pages)
-    return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all, retains)
+    fetched = own_pages if retains else 0
+    moves = tokens if policy.table(config).partitions else 0
+    frees = own_pages if moves or policy.table(config).kept_pages is not None else 0
+    entries = log_entries(
+        step,
+        # pages leave in exchange for the tokens of the step and of fetched pages; each KV head selects a page
+        min(used_frames, step + fetched * config.page_tokens) + fetched * (1 + config.kv_heads),
+        moved=moves,
+        freed=frees,
+        **_line_sizes(config),
+    )
+    return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all, retains, entries)
+
+
+def _line_sizes(config: Config) -> dict[str, int]:
+    """Bytes of a mean key and of a line of the store."""
+    return {"key_bytes": 2 * config.head_dim * config.kv_heads, "line_bytes": max(32, 2 * config.dpe_inputs)}
 
 
 def _retains(

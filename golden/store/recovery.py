@@ -13,18 +13,22 @@ from golden.store.layout import LOG_TAG, Store, StoreError
 LOG_ADDRESS_UNIT = 32
 # lines that change in memory, each at most once, if the cache keeps none of them
 APPEND_LINES = 7  # cluster, count, page, previous page, token list, page frame, older page frame
-PAGE_LINES = 4  # page, page frame, two neighbours in the lists of page frames
+PAGE_LINES = 4  # page frame, two neighbours in the lists of page frames, and the page or the newest page frame
+MOVE_LINES = APPEND_LINES + 4  # source: page, twice, cluster, count
+FREE_LINES = 10  # page, its neighbours, cluster, count, page frame, its neighbours, last free page and page frame
 HEADER_LINES = 8  # headers of the store and of the context
 
 
-def log_entries(tokens: int, pages: int, *, key_bytes: int, line_bytes: int) -> int:
+def log_entries(tokens: int, pages: int, *, key_bytes: int, line_bytes: int, moved: int = 0, freed: int = 0) -> int:
     """Entries of the undo log that suffice for a step that appends `tokens` tokens.
 
-    pages                  pages that the step offloads or makes resident
+    pages                  times that the step offloads a page, makes it resident or makes it the newest one
     key_bytes, line_bytes  as in `StoreSizes`
+    moved, freed           tokens that MOVE moves; pages that a command frees
     """
     mean_lines = key_bytes // line_bytes if key_bytes % line_bytes == 0 else key_bytes // line_bytes + 2
-    return (APPEND_LINES + mean_lines) * tokens + PAGE_LINES * pages + HEADER_LINES
+    lines = (APPEND_LINES + mean_lines) * tokens + PAGE_LINES * pages + HEADER_LINES
+    return lines + MOVE_LINES * moved + FREE_LINES * freed
 
 
 def interrupted(store: Store) -> bool:

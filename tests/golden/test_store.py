@@ -512,6 +512,56 @@ def test_log_entries_suffice_without_a_cache(rng):
     assert largest > 0.5
 
 
+def test_log_entries_suffice_for_fetches_moves_and_releases(rng):
+    """As above, with pages that are fetched and stay, tokens that move, and pages that are released."""
+    sizes = StoreSizes(5, page_frames=24, page_tokens=4, key_bytes=32, log_entries=4000)
+    bench = StoreBench(rng=rng, sizes=sizes, max_resident_tokens=12)
+    met, largest = dict.fromkeys(("moved", "freed", "newest", "fetched"), 0), 0.0
+    for _ in range(60):
+        bench.do(Op.OPEN, context=int(rng.choice(bench.contexts)))
+        writer, tables, table = LineWriter(bench, rng, evicted=1.0), bench.kvmu.tables, bench.kvmu.tables.context
+        counts = dict.fromkeys((*met, "tokens", "pages"), 0)
+
+        def do(op, writer=writer, **fields):
+            command = Command(int(op), **fields)
+            replies = bench.execute(command)
+            writer.after_command(command)
+            return replies
+
+        for kind in rng.choice(["append", "select", "move", "evict"], 8, p=[0.5, 0.3, 0.15, 0.05]):
+            clusters = int(tables.header["clusters"])
+            cluster = min(int(rng.integers(6)), clusters)
+            slots = [(page, slot) for page in range(16) if tables.is_resident(page) for slot in range(4)]
+            live = [(page, slot) for page, slot in slots if tables.is_live(page, slot)]
+            if kind == "append" and cluster < 6:
+                counts["tokens"] += not do(Op.APPEND, cluster=cluster, opened=int(cluster == clusters))[-1].fault
+            elif kind == "select" and cluster < clusters:
+                for heads in (1, 2):
+                    replies = do(Op.SELECT, cluster=cluster, heads=heads, retain=1)[:-1]
+                    counts["newest"] += len({reply.page for reply in replies})
+                    counts["fetched"] += sum(reply.transit for reply in replies)
+                do(Op.FETCH)
+            elif kind == "move" and live and clusters > 1:
+                page, slot = live[int(rng.integers(len(live)))]
+                target = (int(table.pages[page]["cluster"]) + 1) % clusters
+                moved = not do(Op.MOVE, page=page, slot=slot, cluster=target)[-1].fault
+                counts["moved"] += moved
+                counts["freed"] += int(moved and not table.in_use(page))
+            elif kind == "evict" and cluster < clusters:
+                counts["freed"] += len(do(Op.EVICT, cluster=cluster, index=1, page=1)) - 1
+        writer.change_means()
+        counts["pages"] = counts["newest"] + len(bench.do(Op.STEP)) - 1
+        writer.commit()
+        limit = log_entries(
+            counts["tokens"], counts["pages"], moved=counts["moved"], freed=counts["freed"],
+            key_bytes=sizes.key_bytes, line_bytes=sizes.line_bytes,
+        )  # fmt: skip
+        assert writer.entries <= limit
+        largest = max(largest, writer.entries / limit)
+        met = {name: number + counts[name] for name, number in met.items()}
+    assert largest > 0.5 and all(met.values())
+
+
 def test_interrupted_step_is_visible():
     bench = StoreBench()
     assert not interrupted(bench.store)

@@ -45,6 +45,7 @@ POLICIES = {  # policy, tokens in device memory; a name can end with the bits of
     "resv, 8 bits": (ResvPolicy(ratio=0.5, hamming_threshold=3), 6),
     "window, 8 bits": (WindowPolicy(sink=4, recent=8), 0),
 }
+LARGE = Config.preset("tiny").replace(page_frames=256, max_candidates=64)
 QUICK = (("full", 1), ("window, next layer", 1), ("rekv", 2))
 CASES = [
     *QUICK,
@@ -63,7 +64,7 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     limits = Limits(tokens=64, step=4, resident=resident)
     config = policy.core(Config.preset("tiny"))
     if name.endswith("stay"):
-        config = config.replace(page_frames=256, max_candidates=64)
+        config = LARGE
     if name.endswith("bits"):
         config = config.replace(kv_bits=int(name.split()[-2]))
     machine = compile_model(checkpoint, config, limits, policy, cores=cores)
@@ -78,3 +79,13 @@ def test_session_equals_the_golden_machine(name, cores, tmp_path, rng, seed):
     assert any(sum(step.fetched) for step in moved) == bool(resident)
     assert any(sum(step.released) for step in moved) == (policy.name == "window")
     check(run, model, seed)
+
+
+@pytest.mark.heavy
+def test_the_undo_log_of_a_long_step(tmp_path, rng, seed):
+    """A step of 220 tokens changes more lines than 512 entries of a log hold."""
+    write_random(tmp_path, "llama", rng, changes={"num_hidden_layers": 1})
+    machine = compile_model(Checkpoint(tmp_path), LARGE, Limits(tokens=224, step=220), FullPolicy())
+    run, session = ModelRun(machine), machine.session()
+    session.prompt(rng.integers(machine.spec.text.vocabulary, size=220).tolist())
+    run.check(seed=seed)
