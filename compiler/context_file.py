@@ -211,19 +211,20 @@ class _SavedContext:
 
 
 def import_stream(
-    machine: Machine, path: str | Path, addresses: Sequence[ContextAddress], page_frames: int | None = None
+    machine: Machine, path: str | Path, addresses: Sequence[ContextAddress], resident: int | None = None
 ) -> Positions:
     """Create the contexts of a saved stream in the store of a machine, and return its positions.
 
-    Resident pages become the newest pages of the pool. The older ones are offloaded if there are not enough free page
-    frames. The engine must read the store again before its next step: by a reset, or by OPEN of an imported context.
+    Resident pages become the newest pages of the pool. The older ones are offloaded if they have too many tokens or if
+    there are not enough free page frames. The engine must read the store again before its next step: by a reset, or by
+    OPEN of an imported context.
 
     Parameters
     ----------
     machine : target; it may differ from the source in everything but the sizes of a page
     path : file of `export_stream`
     addresses : where each context is created, in the order of the export
-    page_frames : largest number of page frames to use; None: all that are free
+    resident : largest number of used slots of the pages that stay resident; None: as many as page frames are free
 
     Raises
     ------
@@ -245,14 +246,16 @@ def import_stream(
 
     header = store.header
     free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
-    free = free if page_frames is None else min(free, page_frames)
-    resident = residency[max(0, len(residency) - free) :]
+    kept = residency[max(0, len(residency) - free) :]
+    if resident is not None:
+        used = np.cumsum([int(saved[index].pages[page]["used"]) for index, page in reversed(kept)])
+        kept = kept[len(kept) - int((used <= resident).sum()) :]
     contexts = []
     for context, at, size in zip(saved, addresses, sizes, strict=True):
         create_context(store, at.number, size, at.base, host_base=at.host_base, storage_base=at.storage_base)
         contexts.append(store.context(at.number))
         _write_tables(contexts[-1], context)
-    for index, page in resident:
+    for index, page in kept:
         record = contexts[index].pages[page]
         record["frame"] = take_frame(store, contexts[index].number, page, int(record["used"]))
         record["flags"] |= RESIDENT

@@ -436,11 +436,10 @@ class Session:
         for at in addresses:
             delete_context(memories.store, at.number)
         try:
-            header = memories.store.header
-            free = int(header["page_frames"]) - int(header["never_used"]) + int(header["free_count"])
-            # the next step needs page frames for its tokens before it offloads old pages, if it offloads any
-            reserved = 0 if self.machine.plan.keeps_all else self.machine.step
-            positions = context_file.import_stream(memories, path, addresses, max(0, free - reserved))
+            # page frames and undo log suffice if no more tokens are resident than after a step
+            plan, used = self.machine.plan, int(memories.store.header["resident_tokens"])
+            resident = None if plan.keeps_all else max(0, plan.resident - used)
+            positions = context_file.import_stream(memories, path, addresses, resident)
             tokens = int(memories.store.context(addresses[0].number).header["tokens"])
             pruned = self.machine.decoder.layers[0].prunes  # then positions are more than tokens
             if self.machine.spec.text.rope.sections is None and positions.next != tokens and not pruned:

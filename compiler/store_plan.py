@@ -43,8 +43,8 @@ class StorePlan:
 
     @property
     def staged(self) -> int:
-        """Head pages in each bank of the staging area; all pages of a context fit."""
-        return 0 if self.keeps_all else self.config.kv_heads * self.pages
+        """Head pages in each bank of the staging area; all pages of a context fit, unless fetched pages stay."""
+        return 0 if self.keeps_all or self.retains else self.config.kv_heads * self.pages
 
     @property
     def store(self) -> StoreSizes:
@@ -131,18 +131,23 @@ def plan_store(
             f"tokens, got {stay}"
         )
     clusters = min(sizes.clusters, own_pages)
-    fetched = own_pages if retains else 0
-    moves = tokens if policy.table(config).partitions else 0
-    frees = own_pages if moves or policy.table(config).kept_pages is not None else 0
-    entries = log_entries(
-        step,
-        # pages leave in exchange for the tokens of the step and of fetched pages; each KV head selects a page
-        min(used_frames, step + fetched * config.page_tokens) + fetched * (1 + config.kv_heads),
-        moved=moves,
-        freed=frees,
-        **_line_sizes(config),
-    )
+    entries = _log_entries(config, policy, tokens, step, own_pages, used_frames, retains)
     return StorePlan(config, contexts, sizes.past, own_pages, clusters, used_frames, stay, keeps_all, retains, entries)
+
+
+def _log_entries(config: Config, policy: Policy, tokens: int, step: int, pages: int, frames: int, retains: bool) -> int:
+    """Entries of the undo log for the step of a context; Mosaic fetches and moves in different steps of the store.
+
+    Pages leave in exchange for the tokens of the step, of fetched pages and of moves. Each KV head selects a page.
+    """
+    table, lines = policy.table(config), _line_sizes(config)
+    slots = min(pages * config.page_tokens, tokens) if retains else 0
+    released = 0 if table.kept_pages is None else pages
+    leaving = min(frames, step + slots)
+    entries = log_entries(step, leaving + pages * config.kv_heads * retains, freed=released, **lines)
+    if table.partitions:
+        entries = max(entries, log_entries(step, min(frames, step + tokens), moved=tokens, freed=pages, **lines))
+    return entries
 
 
 def _line_sizes(config: Config) -> dict[str, int]:
@@ -156,9 +161,9 @@ def _retains(
     """Whether fetched pages stay in device memory; then the pages that were selected last leave last.
 
     Mosaic needs it, because it moves tokens in device memory. For ReKV it saves transfers, if the frames that all
-    contexts select fit into the resident tokens. Else a page leaves before it is needed again, because the contexts
-    follow each other in a circle. The KVMU keeps a page for all KV heads or for none, and the other policies select
-    other pages for each head.
+    contexts select fit into the resident tokens, where the text counts as one frame. Else a page leaves before it is
+    needed again, because the contexts follow each other in a circle. The KVMU keeps a page for all KV heads or for
+    none, and the other policies select other pages for each head.
 
     `fetch` : page frames for a fetch of all pages of a context, which must not be those of a context in use
     """

@@ -172,7 +172,7 @@ def _hits() -> Iterator[str]:
         "(`assume.retained_hit`, measured on the golden model). The KVMU keeps a fetched page for all KV "
         "heads or for none, and each head of ReSV selects its own clusters, so the programs of ReSV keep no "
         "fetched page. A recent region that also has the bytes of the fetched tokens needs the same memory "
-        "and no hits. The last two columns are this machine, which the hardware is. Milliseconds of a frame "
+        "and no hits: the hardware can be set to it, and its frames take as long. Milliseconds of a frame "
         "with the vision tower by formula:"
     )
     rows = []

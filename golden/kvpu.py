@@ -53,7 +53,7 @@ class Kvpu:
     memory  image of device memory from byte address `origin` on, with a store at byte address `base`
     wtu     parameters of the WTU
     target  stop value of the selection, as in `golden.wicsum.select`
-    retain  True: fetched pages become resident
+    retain  True: fetched pages become resident, and selected pages the newest ones
     """
 
     def __init__(

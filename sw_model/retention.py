@@ -8,8 +8,8 @@ that were fetched, and that are new: those with the highest priority.
 rule        priority of a token
 ==========  ====================================================================================================
 age         the newest; fetched tokens do not stay. V-Rex's recent region
-last_fetch  the last step that fetched or wrote it. The KVMU with `retain`
-last_use    the last step that selected or wrote it
+last_fetch  the last step that fetched or wrote it
+last_use    the last step that selected or wrote it. The KVMU with `retain`
 frequency   half of the memory: the newest tokens; the rest: number of selections, each weighted with `DECAY` for every
             step since
 optimum     the next step that selects it comes first, and it is known. No rule has fewer misses for tokens of equal

@@ -50,7 +50,8 @@ class Command:
     """One command. Fields that the operation does not read are 0.
 
     opened, hash  APPEND and MOVE: the cluster is new and has this hash code
-    heads, retain, bank  SELECT and MARK: KV heads (a bit each); pages become resident; bank of the staging area
+    heads, retain, bank  SELECT and MARK: KV heads (a bit each); pages become resident and the newest ones; bank of
+                         the staging area
     """
 
     op: int

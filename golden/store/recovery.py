@@ -11,7 +11,7 @@ import numpy as np
 from golden.store.layout import LOG_TAG, Store, StoreError
 
 LOG_ADDRESS_UNIT = 32
-# lines that change in memory, each at most once, if the cache keeps none of them
+# writes of lines, which are logged each time if the cache keeps no line; SEAL, HOLD and MIGRATE, not counted, write one
 APPEND_LINES = 7  # cluster, count, page, previous page, token list, page frame, older page frame
 PAGE_LINES = 4  # page frame, two neighbours in the lists of page frames, and the page or the newest page frame
 MOVE_LINES = APPEND_LINES + 4  # source: page, twice, cluster, count

@@ -55,7 +55,7 @@ SETTINGS = {
     "max_resident_tokens": "tokens of all contexts that remain in device memory after a step",
     "offload_to_storage": "1: pages are offloaded to storage, 0: to host memory",
     "max_descriptor_bytes": "longest descriptor in bytes, a multiple of a word; 0: 4096",
-    "retain_fetched": "1: fetched pages stay in device memory",
+    "retain_fetched": "1: fetched pages stay in device memory, selected pages become the newest ones",
 }
 EVENTS = (("done", DONE, 1, "a program is complete"), ("fault", FAILED, 1, "the core stopped on a fault"))
 

@@ -90,7 +90,7 @@ class KVPU(wiring.Component):
     read_job, read_words, write_job, write_words, write_done : read engine and write engine for the store
     settled : memory has acknowledged all writes to the store
     clusters, counts_base, mean_keys_base : of the open context: clusters; byte addresses in units of 128
-    cfg_* : see the units ; cfg_retain_fetched : fetched pages stay in device memory
+    cfg_* : see the units ; cfg_retain_fetched : see `retain` of SELECT
     stat_* : see `Stat` ; stat_UNIT_* : the counters of the units
 
     Source: V-Rex (arXiv 2512.12284), section V-B, Fig. 9 and 10.

@@ -286,6 +286,44 @@ def test_selected_frames_of_rekv_stay(tmp_path, rng, monkeypatch):
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.parametrize("policy, resident", [(RekvPolicy(frames=2), 32), (FullPolicy(), 12)])
+def test_a_resumed_session_keeps_what_its_machine_keeps(policy, resident, tmp_path, rng):
+    """From a machine that keeps all pages to one that does not: equal results, and no more resident tokens."""
+    sessions = Sessions(tmp_path, policy, rng, step=4)
+    assert sessions.machine.plan.keeps_all
+    sessions.prompt([1, 2])
+    for number in range(1, 16):
+        sessions.frame(4, number)
+    sessions.session.save(tmp_path / "session")
+    limits = Limits(tokens=96, step=4, resident=resident)
+    other = compile_model(sessions.checkpoint, TINY, limits, policy)
+    assert other.plan.retains == (policy.name == "rekv")
+    resumed, header = other.session(tmp_path / "session"), other.memories.store.header
+    assert resident - 4 < int(header["resident_tokens"]) <= resident
+    for text in ([5], [6, 7], [5]):
+        for session in (sessions.session, resumed):
+            session.prompt(text, answer=True)
+        np.testing.assert_array_equal(resumed.logits, sessions.session.logits)
+        assert int(header["resident_tokens"]) <= resident
+
+
+@pytest.mark.parametrize(
+    "prefetch, batch, resident, retains",
+    [
+        ("same_layer", 1, 23, False),  # 2 contexts x (2 frames and the text) x 4 tokens
+        ("same_layer", 1, 24, True),
+        ("same_layer", 1, 192, True),
+        ("same_layer", 1, 193, False),  # a fetch of all 64 pages of a context needs 64 of the 256 page frames
+        ("next_layer", 1, 24, False),
+        ("same_layer", 2, 24, False),
+    ],
+)
+def test_when_fetched_frames_of_rekv_stay(prefetch, batch, resident, retains):
+    policy = RekvPolicy(frames=2, prefetch=prefetch)
+    plan = store_plan.plan_store(TINY, policy, 2, tokens=96, step=4, resident=resident, batch=batch)
+    assert plan.retains == retains and (plan.staged == 0) == retains and not plan.keeps_all
+
+
 def test_frames_of_rekv_are_limited(tmp_path, rng):
     sessions = Sessions(tmp_path, RekvPolicy(frames=2), rng)
     with pytest.raises(ValueError, match=r"^a session of policy rekv must begin with text, got a frame$"):

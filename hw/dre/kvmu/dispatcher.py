@@ -52,7 +52,7 @@ class Dispatcher(wiring.Component):
     copies : stream of jobs to `CopyGenerator`: end of the transfers, and last beat
     restart : the fetch ends in this cycle ; bank, retain : fields of its first SELECT or MARK
     fetched : head pages of the fetch so far
-    tagged : the transfers of the command have a tag ; retained : a fetched page becomes resident in this cycle
+    tagged : the transfers of the command have a tag ; retained : a page becomes the newest one in this cycle
     active : transfers are in flight ; log_full : the undo log is full
     busy, waiting : a command is in progress, waits for transfers
     completed, op, fault : operation `op` is complete in this cycle, with this cause

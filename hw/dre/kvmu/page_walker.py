@@ -62,7 +62,7 @@ class PageWalker(wiring.Component):
     memory, store : accesses to the store and its header ; context, number : header and number of the open context
     frames : requests to `PageFrames` ; copies : stream of copy jobs
     out_of_space : from `CopyGenerator`, valid when it accepts a job: the staging area is full, SELECT ends with STAGING
-    retain : from the dispatcher: fetched pages stay in device memory
+    retain : from the dispatcher: fetched pages stay in device memory, and selected pages become the newest ones
     changed : a page becomes the newest one in this cycle
     """
 
