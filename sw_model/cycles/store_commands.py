@@ -238,7 +238,7 @@ class Ages:
         self.newest = int(store.header["newest"])
 
     def renew(self, frame: int) -> list[int]:
-        """Make a page frame the newest one. Its old neighbours and the newest frame until now, if it was not that."""
+        """Make a page frame the newest one; returns its old neighbours and the newest frame before, or [] if it was."""
         older, newer = int(self.older[frame]), int(self.newer[frame])
         if newer == NONE:
             return []
