@@ -16,7 +16,7 @@ from cli.demo.steps import PICTURES, cluster_video, through_rtl
 from hw import yosys
 from hw.config import Config
 from hw.dre.hcu import HCU
-from sim.ports import cluster_rule
+from sim.ports.hcu import cluster_rule
 from sw_model.media import generator, statistics
 from sw_model.media.clip import Clip, find_clip
 from sw_model.papers.figures import fig13_frames

@@ -12,7 +12,7 @@ from golden.mean_keys import MeanKeys
 from hw.dre.hcu import HCU, Op
 from sim.bench.build import default_simulator
 from sim.bench.run import simulate
-from sim.ports import hcu_ports
+from sim.ports.hcu import hcu_ports
 from sw_model.media.clip import Clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.media.stream import Geometry

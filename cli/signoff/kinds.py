@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from cli.signoff.sources import check_hash, design_hash
+from cli.signoff.sources import check_hash, design_hash, path
 from hw.registry import UNITS, RegisteredUnit
+from sim.formal.claims import claims
+from sim.formal.specifications.common import StreamContract
+from util.files import ROOT
 
 # test files of a unit in addition to the one of its module
 _CORE = ("commands", "cycles", "lengths", "retrieval_unit", "waits")
@@ -34,12 +37,8 @@ class Kind:
         return self.command.replace("UNIT", unit)
 
 
-# modules that run inside the simulator; no module imports them
-_BENCHES = ("sim/bench/stream_bench.py", "sim/bench/axi_bench.py")
-
-
 def _own_tests(unit: RegisteredUnit) -> tuple[str, ...]:
-    return (unit.tests, *_BENCHES)
+    return (unit.tests,)
 
 
 def _all_tests(unit: RegisteredUnit) -> tuple[str, ...]:
@@ -52,6 +51,12 @@ def _netlist_tests(unit: RegisteredUnit) -> tuple[str, ...]:
 
 def _unknown_tests(unit: RegisteredUnit) -> tuple[str, ...]:
     return (*_own_tests(unit), "sim/bench/power_up.py")
+
+
+def _proofs(unit: RegisteredUnit) -> tuple[str, ...]:
+    """The engine, the table of claims and the specifications of the unit's own claims."""
+    modules = {type(claim.build()).__module__ for claim in claims(unit.name)} | {StreamContract.__module__}
+    return ("sim/formal/engine.py", *(str(path(module).relative_to(ROOT)) for module in sorted(modules)))
 
 
 KINDS = {
@@ -69,7 +74,7 @@ KINDS = {
         "proofs",
         "The claims about the unit hold for all inputs.",
         "vrex formal UNIT",
-        lambda unit: ("sim/formal",),
+        _proofs,
     ),
     "coverage": Kind(
         "coverage",

@@ -7,6 +7,7 @@ comments and empty lines do not change it.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,10 @@ from pathlib import Path
 from hw.registry import RegisteredUnit
 from util.files import ROOT, digest
 
-# folders that do not change the result of a check: the hardware has its own hash, coverage only observes
-IGNORED = ("hw", "util", "sim/coverage")
+# folders that do not change the result of a check: the hardware has its own hash, coverage only observes, and a proof
+# depends on the specifications of its own unit
+IGNORED = ("hw", "util", "sim/coverage", "sim/formal/specifications")
+MODULE = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)+")  # a text that can be the name of a module
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -30,7 +33,7 @@ def check_hash(entries: Iterable[str]) -> str:
 
     entries  files or folders relative to the root; a folder stands for all its Python files
 
-    The folders of `IGNORED` count only if an entry is one of them.
+    Of the folders of `IGNORED`, only the files among the entries count.
     """
     return _hash_of(tuple(entries))
 
@@ -46,9 +49,9 @@ def _files(entry: Path) -> list[Path]:
 
 @cache
 def _hash_of(names: tuple[str, ...]) -> str:
-    ignored = [ROOT / name for name in IGNORED if name not in names]
-    files = [file for name in names for file in _files(ROOT / name)]
-    return _hash(files, lambda file: not any(file.is_relative_to(folder) for folder in ignored))
+    files = {file for name in names for file in _files(ROOT / name)}
+    ignored = [ROOT / name for name in IGNORED]
+    return _hash(files, lambda file: file in files or not any(file.is_relative_to(folder) for folder in ignored))
 
 
 def _hash(entries: Iterable[Path], include: Callable[[Path], bool]) -> str:
@@ -71,8 +74,11 @@ def closure(entries: Iterable[Path], include: Callable[[Path], bool] = lambda fi
 
 @cache
 def imports(file: Path) -> tuple[Path, ...]:
-    """Files of the project that a file imports anywhere in its text."""
+    """Files of the project that a file imports anywhere in its text, or names as a module that the simulator loads."""
     result: dict[Path, None] = {}
+    constants = (node.value for node in ast.walk(_statements(file)[0]) if isinstance(node, ast.Constant))
+    loaded = (path(value) for value in constants if isinstance(value, str) and MODULE.fullmatch(value))
+    result |= {file: None for file in loaded if file.is_file()}
     for node in _statements(file):
         names: list[str] = []
         if isinstance(node, ast.Import):

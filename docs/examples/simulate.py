@@ -9,7 +9,7 @@ from golden.clustering import ClusterTable
 from hw.config import Config
 from hw.dre.hcu import HCU, Op
 from sim.bench.run import simulate
-from sim.ports import cluster_rule, hcu_ports
+from sim.ports.hcu import cluster_rule, hcu_ports
 
 TOKENS = 40
 

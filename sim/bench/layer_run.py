@@ -29,7 +29,8 @@ from hw.lxe.microcode import Instruction
 from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import BASES, CoreRun, Outcome
-from sim.ports import core_settings, kvmu_config, store_sizes
+from sim.ports.kvmu import kvmu_config, store_sizes
+from sim.ports.kvpu import core_settings
 
 CASES = {  # sizes of the layer by preset of the core
     "tiny": LayerSizes(hidden=16, ffn=24, tokens=2, keys=64, q_heads=4),

@@ -21,7 +21,7 @@ from sim.bench.axi import Sparse
 from sim.bench.axi_run import AxiRecord
 from sim.bench.core_run import CoreRun, Outcome
 from sim.bench.multicore_run import MultiCoreRun
-from sim.ports import core_settings
+from sim.ports.kvpu import core_settings
 
 LIMIT = 1_000_000  # cycles of a program
 

@@ -38,7 +38,10 @@ from hw.lxe.dpe import DPE
 from hw.lxe.operand_memory import OperandMemory
 from hw.lxe.vpe import VPE
 from hw.weight_codec.weight_decoder import WeightDecoder
-from sim.ports import hcu_ports, kvmu_config, kvmu_ports, kvpu_ports, store_sizes, wtu_ports
+from sim.ports.hcu import hcu_ports
+from sim.ports.kvmu import kvmu_config, kvmu_ports, store_sizes
+from sim.ports.kvpu import kvpu_ports
+from sim.ports.wtu import wtu_ports
 from synth.power import engine_stimulus
 from synth.power.streams import BEATS, IDLE, RANDOM, STEP, Stimulus, drain
 

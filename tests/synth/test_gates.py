@@ -13,7 +13,7 @@ from hw.config import Config
 from hw.dre.hcu import HCU, Op
 from sim.bench.override import source_override
 from sim.bench.run import simulate
-from sim.ports import cluster_rule, hcu_ports
+from sim.ports.hcu import cluster_rule, hcu_ports
 from synth.gates import cell_model, of_component
 from synth.library.reader import Library
 

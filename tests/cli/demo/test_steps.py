@@ -5,7 +5,7 @@ import pytest
 from cli.demo import steps
 from hw.config import Config
 from hw.dre.hcu import HCU
-from sim.ports import cluster_rule
+from sim.ports.hcu import cluster_rule
 from sw_model.media import clip
 from sw_model.media.clip import Clip
 

@@ -12,7 +12,7 @@ from hw.dre.hcu import HCU, Op
 from hw.emit import to_rtlil
 from sim.bench.build import has_simulator
 from sim.bench.run import InTurns, simulate
-from sim.ports import cluster_rule, hcu_ports
+from sim.ports.hcu import cluster_rule, hcu_ports
 
 
 def codes(rng, n, bits, centers=None, flip=0.08):

@@ -23,7 +23,8 @@ from hw.dre.kvpu import Op as HwOp
 from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.emit import to_rtlil
 from sim.bench.run import InTurns, simulate
-from sim.ports import kvmu_config, kvpu_ports, store_sizes
+from sim.ports.kvmu import kvmu_config, store_sizes
+from sim.ports.kvpu import kvpu_ports
 from sw_model.media.clip import find_clip
 from sw_model.media.keys import FrontEnd, FrontEndConfig, video_chunks
 from sw_model.media.stream import Geometry

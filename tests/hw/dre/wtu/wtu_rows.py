@@ -10,7 +10,7 @@ from golden.wicsum import WtuConfig, select
 from hw.dre.wtu.command import KeyOrder, SelectionMode
 from hw.dre.wtu.wtu import WtuDesign
 from sim.bench.run import simulate
-from sim.ports import SELECTIONS, wtu_ports
+from sim.ports.wtu import SELECTIONS, wtu_ports
 from sw_model.media.generator import Generator, small
 
 KEYS = {
