@@ -18,7 +18,9 @@ from compiler.checkpoint import WEIGHTS, Checkpoint
 from compiler.language_model import PROJECTIONS
 from compiler.model_config import model_spec
 from compiler.policies import (
+    CodecSightPolicy,
     FullPolicy,
+    HybridPolicy,
     InfiniGenPPolicy,
     MosaicPolicy,
     OakenPolicy,
@@ -32,17 +34,20 @@ from compiler.random_model import random_tensors
 from compiler.runtime import WEIGHTS as MACHINE_FORMATS
 from compiler.runtime import Limits, compile_model
 from compiler.tensor_table import tensor_table
+from compiler.window_session import WindowSession
 from docs.markdown import table
 from golden import bf16
 from golden.weight_formats import FORMATS, WeightFormat
 from hw.config import Config
 from tests.compiler.checkpoints import config_of
+from tests.compiler.codec_streams import FAMILIES, GOP, checkpoint_of, masked_frames
 
 SEED, SIZE = 1, 2048  # of the matrices without a model: outputs and inputs
 LANES = 64  # of a core of the preset `paper`
 # weights and bits of keys and values in the tables of models
 CASES = [*((name, 16) for name in MACHINE_FORMATS), ("bf16", 8), ("bf16", 4), ("int4", 4)]
 BF16_ONLY = ("mosaic", "oaken")  # policies that do not run with other bits of the KV cache, or have their own
+OWN_REFERENCE = ("hybrid",)  # policies whose errors are those from the same policy in BF16
 DEGREES = 3  # of freedom of Student's t, the smallest integer with a variance
 FRAMES, SCENE, NOISE, WORDS = 12, 4, 0.4, 8  # frames, frames of a scene, their noise, tokens of the measured text
 LARGE = {
@@ -80,6 +85,7 @@ class Model:
             "quickprefill": QuickPrefillPolicy(group_frames=1),
             "window": WindowPolicy(sink=0, recent=self.budget * self.tokens),
             "oaken": OakenPolicy(),
+            "hybrid": HybridPolicy(sink=0, recent=self.budget * self.tokens, states=4),
         }
 
     def write(self, folder: Path, first: bool = False) -> Checkpoint:
@@ -170,7 +176,7 @@ def _steps(
 def _model_tables(model: Model, folder: Path) -> Iterator[str]:
     """Errors of a layer and of the logits of a model under every policy."""
     whole, first = model.write(folder / "whole"), model.write(folder / "first", first=True)
-    reference: tuple[np.ndarray, np.ndarray] | None = None
+    references: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # in BF16
     rows: dict[str, list[list[str]]] = {"layer": [], "logits": []}
     for name, kv_bits in CASES:
         title = name if kv_bits == 16 else f"{name}, KV cache in {kv_bits} bits"
@@ -183,7 +189,7 @@ def _model_tables(model: Model, folder: Path) -> Iterator[str]:
                 continue
             layer = _steps(first, model, policy, name, kv_bits)[0]
             logits = _steps(whole, model, policy, name, kv_bits)[1]
-            reference = reference or (layer, logits)  # BF16, full
+            reference = references.setdefault(policy_name if policy_name in OWN_REFERENCE else "full", (layer, logits))
             for key, values, exact in zip(rows, (layer, logits), reference, strict=True):
                 cells[key].append(f"{error(values, exact):.4f}")
         for key, row in cells.items():
@@ -198,6 +204,47 @@ def _model_tables(model: Model, folder: Path) -> Iterator[str]:
     for title, key in (("Output of the first layer:", "layer"), ("Logits of the whole model:", "logits")):
         yield title
         yield table(("format", *model.policies), rows[key])
+
+
+def _window_logits(folder: Path, family: str, policy: CodecSightPolicy, name: str, skips: bool) -> np.ndarray:
+    """Logits of a question after a coded stream with its windows, a row for each token; `skips`: of patches."""
+    rng = np.random.default_rng(SEED)
+    checkpoint, size = checkpoint_of(folder, family, rng)
+    preset = Config.preset("tiny").replace(weight_bits=16 if name == MACHINE_FORMATS[0] else 4)
+    height, width = FAMILIES[family][1]
+    limits = Limits(tokens=128, step=9, **size)
+    session = compile_model(checkpoint, preset, limits, policy, weights=name).session(kind=WindowSession)
+    assert session.machine.vision is not None
+    timed = checkpoint.spec.text.rope.sections is not None
+    tokens = rng.integers(checkpoint.spec.text.vocabulary, size=2 + WORDS).tolist()
+    session.prompt(tokens[:2])
+    frames = masked_frames(folder, policy, session.machine.vision.shape.group, FRAMES, (width, height))
+    for number, (_, picture, kept) in enumerate(frames):
+        seconds = number / 2 if timed else None
+        session.frame(picture, seconds=seconds, kept=kept if skips else np.ones_like(kept))
+    logits = []
+    for token in tokens[2:]:
+        session.prompt([token], answer=True)
+        logits.append(bf16.decode(session.logits, bf16.FP32))
+    return np.stack(logits)
+
+
+def _window_table(folder: Path) -> str:
+    """Errors of logits under CodecSight: the format alone (all patches, all frames refreshed), and with the policy."""
+    whole, policy = CodecSightPolicy(window=4, stride=1, gop=GOP, anchor="all"), CodecSightPolicy(4, 1, GOP)
+    rows = []
+    references: dict[str, np.ndarray] = {}
+    for name in MACHINE_FORMATS:
+        row = [name]
+        for family in FAMILIES:
+            print(f"weight-formats: codecsight, {family}, {name}", file=sys.stderr)
+            for each, skips in ((whole, False), (policy, True)):
+                (place := folder / f"{family}-{name}-{skips}").mkdir()
+                logits = _window_logits(place, family, each, name, skips)
+                row.append(f"{error(logits, references.setdefault(family, logits)):.4f}")
+        rows.append(row)
+    heads = [f"{family}: {what}" for family in FAMILIES for what in ("format alone", "codecsight")]
+    return table(("format", *heads), rows)
 
 
 def _matrices(folder: Path) -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -257,8 +304,20 @@ def weight_formats() -> Iterator[str]:
             f"{WORDS} tokens. The value in BF16 is that of the policy `full`, so that the row `bf16` is the error of "
             "the policy alone. `oaken` stores keys and values in 4 bits, the others in BF16 where the row does not "
             "name other bits (`core.kv_bits`, the formats `bfp8` and `affine4` of `golden/kv_formats.py`). Mosaic "
-            "moves tokens between pages, which only pages in BF16 allow."
+            "moves tokens between pages, which only pages in BF16 allow. `hybrid` adds a state-space branch, whose "
+            "weights are random and which no model was trained with: its errors are those from `hybrid` itself in BF16."
         )
         for number, model in enumerate(MODELS):
             (folder := Path(place) / str(number)).mkdir()
             yield from _model_tables(model, folder)
+        yield "## CodecSight"
+        yield (
+            "CodecSight needs pictures: a coded clip with a moving square through the small models of the tests with "
+            f"a vision tower, {FRAMES} frames, windows of 4 frames with a stride of 1, an I-frame every {GOP} frames, "
+            f"and {WORDS} tokens of text in the last window. An error is that of their logits from a full prefill of "
+            "the window in BF16. *Format alone*: every patch of every frame is computed again in each window. "
+            "*codecsight*: patches without motion are skipped, and only I-frames are computed again. Its keys and "
+            "values are in no page, so they are BF16."
+        )
+        (folder := Path(place) / "codecsight").mkdir()
+        yield _window_table(folder)
