@@ -17,8 +17,12 @@ PUBLISHED, KV, BOTH = "BF16, as published", "KV cache in 4 bits", "KV cache and 
 # frames per second that a machine should reach after some tokens, at least
 AIMS = [("vrex8-kv4", 40_000, 8), ("vrex8-plus", 40_000, 25), ("vrex8-plus", 700_000, 10)]
 TABLES = ("core", "device_memory", "link", "power")
-# mm2 of a core, and the page that measures it
-AREAS = {"kv_codec_mw": (0.0297, "kv-codec.md"), "weight_codec_mw": (0.0127, "kv-codec.md")}
+# entry: mm2 of a core, and what measures it
+AREAS = {
+    "power.kv_codec_mw": (0.0297, "[page](kv-codec.md)"),
+    "power.weight_codec_mw": (0.0127, "[page](kv-codec.md)"),
+    "core.page_frames": (0.0001, "KVMU, `vrex synth kvmu --set page_frames=1048576`"),
+}
 
 
 def settings(name: str) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -200,10 +204,10 @@ def plus() -> Iterator[str]:
         "Llama-3-8B with ReSV, one stream, link preset `paper`. V-Rex keeps its newest tokens, the recent region, in "
         f"device memory and gives no size. `vrex8` keeps {resident:,} tokens (`assume.resident_tokens`), `vrex8-kv4` "
         f"the same number of bytes, which is {int(resident * 16 / kv_bits):,} tokens at {kv_bits} bits. "
-        "`vrex8-plus` and `vrex48-plus` keep as many tokens as fit in device memory; with 700,000 "
-        "tokens they need more page frames than the preset `paper` has "
-        "(262,144 tokens for each of 32 layers). `vrex8` and `vrex8-kv4` count hits among fetched tokens of the step "
-        "before, which a larger recent region replaces: see [effect of hits](#effect-of-hits-in-device-memory)."
+        "`vrex8-plus` and `vrex48-plus` keep as many tokens as fit in device memory, at most 1,048,576 for each of 32 "
+        "layers (`core.page_frames`; the preset `paper` has a quarter). `vrex8` and `vrex8-kv4` count hits among "
+        "fetched tokens of the step before, which a larger recent region replaces: see [effect of "
+        "hits](#effect-of-hits-in-device-memory)."
     )
     yield from _programs()
     yield from _formulas()
@@ -237,8 +241,7 @@ def plus() -> Iterator[str]:
         yield table(
             ("entry", "published", "value", "added area per core, mm2", "source"),
             (
-                (f"`{entry}`", old, new, f"{AREAS[entry[6:]][0]:g} ([page]({AREAS[entry[6:]][1]}))"
-                 if entry[6:] in AREAS else "", source)
+                (f"`{entry}`", old, new, "{:g} ({})".format(*AREAS[entry]) if entry in AREAS else "", source)
                 for entry, old, new, source in differences(published, machine)
             ),
         )  # fmt: skip

@@ -17,7 +17,8 @@ class Assumptions:
     resident_tokens       newest tokens of a stream whose KV stays in device memory. V-Rex calls them the recent region
                           and gives no size; 4096 is the capacity of the page table in this hardware.
     residency             `recent`: that many tokens, as published. `whole`: as many as device memory holds in addition
-                          to the weights, the data that the policy always keeps there, and the fetched KV of two layers.
+                          to the weights, the data that the policy always keeps there, and the fetched KV of two layers,
+                          but at most the pages of all page frames of a core (`page_frames`).
     kv_bits               bits of one stored element of the KV cache, headers included: 16 is BF16, 4.5 the format of
                           the KV codec at `paper`. Policy `oaken` has a format of its own.
     weight_bits           bits of one weight of the projections of the decoder layers, scales included: 16 is BF16; the

@@ -21,7 +21,8 @@ from sw_model.preset_file import PRESETS
 # fields of `hw.Config` that the system model uses; the table `[core]` of a file and `System.replace` can set them
 SIZES = (
     "cores", "dpe_trees", "dpe_inputs", "dpe_load_rows", "dpe_accumulators", "vpe_lanes", "lxe_memory_bytes",
-    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "device_ports", "kv_bits", "weight_bits",
+    "hash_bits", "hcu_accumulators", "hcu_lanes", "wtu_lanes", "wtu_buckets", "page_frames", "device_ports", "kv_bits",
+    "weight_bits",
 )  # fmt: skip
 RETRIEVALS = ("all", "one")
 WEIGHT_READS = ("once", "blocks")

@@ -173,6 +173,17 @@ def test_whole_memory_holds_what_fits():
         assert ("PCIe" in r.bytes_moved) == (past // 2 > most)
 
 
+@pytest.mark.parametrize("frames", [1 << 18, 1 << 20])
+def test_whole_memory_holds_at_most_the_page_frames(frames):
+    """Formats of 4.5 bits: without a limit of page frames, 27 GB hold 700,000 tokens of 32 layers."""
+    system = load_system("vrex8-plus")
+    machine = replace(system, core=system.core.replace({"page_frames": frames}, "core"))
+    r = run(machine, "resv", workloads.frame(699_990))
+    tokens = frames * 32 // 32  # 32 tokens in a page, 32 layers
+    assert (resident(r) * 16 / 4.5 > tokens - 4) == (tokens < 699_990)
+    assert resident(r) * 16 / 4.5 <= tokens
+
+
 def test_a_gpu_that_offloads_everything_holds_nothing():
     gpu, load = load_system("agx-orin"), workloads.frame(20000)
     whole, recent = (run(gpu, "rekv", load, assume=Assumptions(residency=r)) for r in ("whole", "recent"))

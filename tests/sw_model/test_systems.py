@@ -43,7 +43,7 @@ def test_peak_matches_table_1():
 def test_plus_differs_in_formats_and_residency_only(name):
     """Memory, link, clock, number of cores and powers of units are the published ones."""
     published, plus = load_system(name), load_system(f"{name}-plus")
-    assert plus.core.config == published.core.config.replace(kv_bits=4, weight_bits=4)
+    assert plus.core.config == published.core.config.replace(kv_bits=4, weight_bits=4, page_frames=1 << 20)
     assert (plus.memory, plus.device_memory, plus.link) == (published.memory, published.device_memory, published.link)
     assert plus.core.clock_mhz == published.core.clock_mhz
     codecs = {"kv_codec_mw": 0.0, "weight_codec_mw": 0.0}
