@@ -1,6 +1,7 @@
 """Specifications of the components of the KVMU; the docstring of each specification is the property."""
 
 from collections.abc import Callable
+from itertools import permutations
 
 from amaranth import Array, Cat, Const, Module, Mux, ResetSignal, Signal, Value
 from amaranth.hdl import Assert, Assume
@@ -340,7 +341,8 @@ class FreePagesSpec(wiring.Component):
 class PageFramesSpec(wiring.Component):
     """No page frame is allocated twice, none is lost; `oldest` was allocated or renewed first, `newest` last.
 
-    Memory has the record of each frame. Assumption: only allocated frames are released and renewed.
+    Between two commands each record links the frames before and after its own. Memory has the record of each frame.
+    Assumption: only allocated frames are released and renewed.
     """
 
     def __init__(self) -> None:
@@ -378,7 +380,7 @@ class PageFramesSpec(wiring.Component):
         held(m, call.request)
         with m.If(frames.store.write):
             m.d.sync += store.eq(frames.store.next)
-        self._serve(m, frames)
+        links = self._serve(m, frames)
         done = call.request.valid & call.request.ready
         becomes_newest = Mux(takes, call.frame, self.frame)
         with m.If(done & releases):
@@ -396,6 +398,10 @@ class PageFramesSpec(wiring.Component):
                 Assert(~member[f] | (older[f] & member).any() | (store.oldest == f)),
                 Assert(~member[f] | ((older[f] & others) != others) | (store.newest == f)),
             ]
+        idle = ~call.request.valid & ~frames.memory.request.valid
+        for f, g in permutations(range(4), 2):  # g is next to f, if all others are older than g or newer than f
+            before = member[f] & member[g] & ((older[f] & member) == (older[g] & member | Const(1 << g, 4)))
+            m.d.comb += Assert(~(idle & before) | ((links["o"][f] == g) & (links["n"][g] == f)))
         middle = Signal()
         for f in range(4):
             with m.If(self.frame == f):
@@ -410,11 +416,12 @@ class PageFramesSpec(wiring.Component):
         ]
         return m
 
-    def _serve(self, m: Module, frames: PageFrames) -> None:
-        """Answer reads and execute writes; two records are in one block."""
+    def _serve(self, m: Module, frames: PageFrames) -> dict[str, Array]:
+        """Answer reads and execute writes; two records are in one block. Returns the links of the records."""
         request, response = frames.memory.request, frames.memory.response
         busy, block = Signal(), Signal(1)
-        links = {word: Array(Signal(3, name=f"{name}{n}") for n in range(4)) for name, word in (("o", 2), ("n", 3))}
+        words = {"o": 2, "n": 3}  # older and newer frame
+        links = {name: Array(Signal(3, name=f"{name}{n}") for n in range(4)) for name in words}
         content = Signal(256)
         m.d.comb += [
             request.ready.eq(self.request_ready & ~busy),
@@ -422,8 +429,8 @@ class PageFramesSpec(wiring.Component):
             response.payload.eq(content),
         ]
         for half in range(2):
-            for word, values in links.items():
-                start = half * FRAME_RECORD.size + 32 * word
+            for name, values in links.items():
+                start = half * FRAME_RECORD.size + 32 * words[name]
                 m.d.comb += content[start : start + 32].eq(_number(values[(block << 1) + half]))
         held(m, response)
         with m.If(response.valid & response.ready):
@@ -433,11 +440,12 @@ class PageFramesSpec(wiring.Component):
                 m.d.sync += [busy.eq(1), block.eq(request.payload.address[0])]
             with m.Else():
                 for half in range(2):
-                    for word, values in links.items():
-                        value = request.payload.data[half * FRAME_RECORD.size + 32 * word :][:32]
-                        with m.If(request.payload.strobe[half * 8 + 2 * word]):
+                    for name, values in links.items():
+                        value = request.payload.data[half * FRAME_RECORD.size + 32 * words[name] :][:32]
+                        with m.If(request.payload.strobe[half * 8 + 2 * words[name]]):
                             number = (request.payload.address[0] << 1) + half
                             m.d.sync += values[number].eq(Cat(value[:2], value == NONE))
+        return links
 
 
 class TransferSpec(wiring.Component):
