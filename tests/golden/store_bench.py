@@ -107,7 +107,7 @@ class StoreBench:
     def value(self, context, token, head):
         """Keys and values of one head of a token, uint8 (slot bytes,)."""
         label = self.labels.get(context, context)
-        words = np.full(self.config.head_dim, (label * 1009 + token) * 16 + head + 1, "<u4")
+        words = np.full(self.config.head_dim, ((label * 1009 + token) * 16 + head + 1) % 2**32, "<u4")
         return words.view(np.uint8)
 
     def slot(self, context, page, head, slot):

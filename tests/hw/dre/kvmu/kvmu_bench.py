@@ -217,7 +217,7 @@ class KvmuBench(StoreBench):
                     if done[job] > cut:
                         continue
                 memory[address * nbytes : (address + 1) * nbytes] = word
-            commits = int(memory[step : step + 4].view("<u4")[0])
+            commits = int(memory[step : step + 4].view("<u4")[0] - self.initial[step : step + 4].view("<u4")[0])
             restored = recover(memory, self.BASE)
             memory[step : step + 4].view("<u4")[0] -= restored > 0
             difference = self.difference(memory, self.committed[commits])

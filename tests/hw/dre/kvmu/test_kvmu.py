@@ -25,6 +25,8 @@ def test_codes_equal_golden():
     assert shared == {cause.name: cause.value for cause in Fault if cause.name not in RTL_ONLY}
 
 
+# sides that pause, as in the functional bins
+PAUSES = {"none": 0.0, "source": {"i": 0.5}, "sink": {"o": 0.5}, "both": 0.5}
 # name -> pauses, latency of memory, arguments of the bench
 VARIANTS = {
     "narrow memory": (InTurns(0.4), (1, 20), {}),
@@ -74,6 +76,19 @@ def test_twenty_thousand_commands(stall, rng, seed):
     bench.random(rng, 20_000)
     record = bench.check_run(stall=stall, memory_latency=(1, 30), seed=seed)
     bench.check_recovery(record, rng, 500)
+
+
+def test_large_numbers(rng, seed):
+    """Numbers of tokens and steps use all 32 bits; windows and steps span carries into the highest one."""
+    bench = KvmuBench(rng, max_resident_tokens=20, window_tokens=100)
+    for number, tokens in zip(bench.contexts, (0x7FFFFFC0, 0xA5C2FFE0, 0xFFFF0000), strict=True):
+        bench.store.context(number).header["tokens"] = tokens
+    bench.store.header["step"] = 0x7FFFFFE0
+    bench.initial = bench.memory.copy()
+    bench.committed = [bench.initial]
+    bench.random(rng, 500)
+    record = bench.check_run(stall=0.1, memory_latency=(1, 9), seed=seed)
+    bench.check_recovery(record, rng, 50)
 
 
 def test_reset_in_mid_flight(rng, seed):
@@ -148,6 +163,8 @@ def full_tables(bench):
     assert Fault.STAGING in answers and answers[-1] == Fault.STAGING
     assert bench.do(Op.FETCH)[-1].fault == Fault.STAGING
     assert bench.do(Op.FETCH)[-1].count == 0
+    marked = [bench.do(Op.MARK, page=page, heads=3)[-1].fault for page in range(16)]
+    assert Fault.STAGING in marked and bench.do(Op.FETCH)[-1].fault == Fault.STAGING
     answers = [bench.do(Op.SELECT, cluster=cluster, heads=3, retain=1)[-1].fault for cluster in range(6)]
     assert answers[-1] == Fault.NO_PAGE_FRAME
     assert bench.do(Op.FETCH)[-1].fault == Fault.NO_PAGE_FRAME
@@ -319,8 +336,9 @@ def test_boundaries(who, seed):
 
 
 def test_refusals_under_pauses(seed):
-    bench = KvmuBench(contexts=range(12))
-    run_scripts(bench, [refusals] * 12)
+    scripts = [refusals] * 12 + [full_tables] * 4
+    bench = KvmuBench(contexts=range(len(scripts)), max_resident_tokens=0)
+    run_scripts(bench, scripts)
     bench.check_run(stall=InTurns(0.5, 32), seed=seed)
 
 
@@ -418,8 +436,9 @@ BAD_HEADERS = {
 }
 
 
+@pytest.mark.parametrize("pauses", PAUSES)
 @pytest.mark.parametrize("name", BAD_HEADERS)
-def test_bad_headers_are_refused(name, seed):
+def test_bad_headers_are_refused(name, pauses, seed):
     """OPEN is refused, then no context is open; a repaired header is accepted."""
     place, field, value, cause = BAD_HEADERS[name]
     bench = KvmuBench(contexts=(0, 1))
@@ -435,6 +454,7 @@ def test_bad_headers_are_refused(name, seed):
         config=bench.settings,
         echo={"i_done": "o_dma"},
         memory=bench.memory,
+        stall=PAUSES[pauses],
         seed=seed,
         timeout_cycles=10_000,
     )
@@ -442,7 +462,8 @@ def test_bad_headers_are_refused(name, seed):
     assert not len(record.memory["written"])
 
 
-def test_regions_that_do_not_fit(seed):
+@pytest.mark.parametrize("pauses", PAUSES)
+def test_regions_that_do_not_fit(pauses, seed):
     """Page frames and staging area must end inside the address space."""
     bench = KvmuBench(contexts=(0,))
     for name, value in (("cfg_page_frames_base", (1 << 24) - 2047), ("cfg_staging_base", (1 << 24) - 64)):
@@ -455,13 +476,15 @@ def test_regions_that_do_not_fit(seed):
             config={**bench.settings, name: value},
             echo={"i_done": "o_dma"},
             memory=bench.memory,
+            stall=PAUSES[pauses],
             seed=seed,
             timeout_cycles=10_000,
         )
         assert record.outputs["o"]["fault"].tolist() == [HwFault.REGION.value]
 
 
-def test_full_undo_log_refuses_the_commit(rng, seed):
+@pytest.mark.parametrize("pauses", PAUSES)
+def test_full_undo_log_refuses_the_commit(pauses, rng, seed):
     """The step is not committed, every later command is refused, and recovery restores the start of the step."""
     bench = KvmuBench(rng, contexts=(0,), log_entries=14)
     bench.do(Op.OPEN, context=0)
@@ -473,7 +496,7 @@ def test_full_undo_log_refuses_the_commit(rng, seed):
     bench.do(Op.SYNC)
     bench.do(Op.OPEN, context=0)
     bench.candidates = bench.candidates[:1]
-    record = bench.run(seed=seed)
+    record = bench.run(stall=PAUSES[pauses], seed=seed)
     faults = record.outputs["o"]["fault"].tolist()
     full = faults.index(HwFault.LOG.value)
     assert full > 3 and set(faults[:full]) == {0} and set(faults[full:]) == {HwFault.LOG.value}
@@ -493,83 +516,6 @@ def test_sync_writes_changed_lines(seed):
     start, _ = bench.tables()["counts of context 0"]
     assert record.memory["image"][start : start + 4].view("<u2").tolist() == [3, 2]
     assert bench.difference(record.memory["image"], bench.initial)
-
-
-@pytest.mark.parametrize("word, lines", [(64, 64), (1024, 16)])
-def test_cycle_formulas(word, lines, rng):
-    """Commands take exactly the cycles of their formulas; every filled and logged line adds its own."""
-    bench = KvmuBench(
-        contexts=(0,), word=word, cache_lines=lines, max_resident_tokens=64, page_frames=16, staging_head_pages=32
-    )
-    bench.do(Op.OPEN, context=0)
-    want = [None]
-    for _ in range(400):
-        cycles = _timed(bench, rng)
-        want += cycles if isinstance(cycles, tuple) else [cycles]
-    bits = ("rst", "i__valid", "i__ready", "read_job__valid", "read_words__valid")
-    record = bench.check_run(memory_latency=(3, 3), record_ports=[*bits, "stat_fills", "stat_logged"])
-    ports = {name: values[record.ports["rst"][:, 0] == 0] for name, values in record.ports.items()}
-    bit = {name: ports[name][:, 0] == 1 for name in bits}
-    accepted = np.flatnonzero(bit["i__valid"] & bit["i__ready"])
-    counters = {
-        name: np.packbits(ports[f"stat_{name}"], axis=1, bitorder="little").view("<u4")[:, 0]
-        for name in ("fills", "logged")
-    }
-    job = np.flatnonzero(bit["read_job__valid"])[0]
-    latency = int(np.flatnonzero(bit["read_words__valid"])[0] - job)
-    timing, met = bench.unit.cycles, set()
-    for n, expected in enumerate(want[:-1]):
-        if expected is not None:
-            start, end = accepted[n : n + 2]
-            fills, logs = (int(counters[name][end] - counters[name][start]) for name in ("fills", "logged"))
-            extra = fills * timing.fill(latency) + logs * timing.log()
-            assert end - start == expected + extra, (bench.commands[n], end - start, expected, fills, logs)
-            met.add(Op(bench.commands[n].op).name)
-    assert met == {"APPEND", "LOOKUP", "FIND", "SEAL", "HOLD", "MARK", "SELECT", "FETCH", "FREE"}
-
-
-def _timed(bench, rng):
-    """Execute a random command; returns its cycles without those of lines, or None if no formula holds."""
-    tables, timing = bench.kvmu.tables, bench.unit.cycles
-    header, store = tables.header, bench.store.header
-    clusters, free = int(header["clusters"]), (int(header["free_count"]) > 0, int(store["free_count"]) > 0)
-    pages = [page for page in range(16) if tables.context.in_use(page)]
-    name = str(rng.choice(["APPEND"] * 4 + ["LOOKUP", "FIND", "SEAL", "HOLD", "SELECT", "MARK", "FREE", "STEP"]))
-    cluster, heads = int(rng.integers(max(1, clusters))), int(rng.integers(4))
-    if name == "APPEND" or not pages:
-        cluster = int(rng.integers(min(6, clusters + 1)))
-        opened = cluster == clusters
-        chain = [] if opened else tables.context.chain(cluster)
-        opens = opened or tables.open_page(cluster) == NONE
-        only = int(store["newest"]) == NONE
-        if bench.append(cluster)[-1].fault:
-            return None
-        reused = {"page_reused": free[0], "frame_reused": free[1]} if opens else {}
-        return timing.append(opens=opens, opened=opened, first=not chain, only_frame=only, **reused)
-    page = int(rng.choice(pages))
-    if name in ("SELECT", "MARK"):
-        marked = tables.context.chain(cluster) if name == "SELECT" else [page]
-        past = [tables.past(number) > 0 for number in marked]
-        retain = int(name == "MARK" and tables.is_resident(page) and rng.random() < 0.5)
-        frame = tables.pages[page]["frame"]
-        ends = {end: bool(frame == store[end]) for end in ("oldest", "newest")}
-        bench.do(Op[name], cluster=cluster, page=page, heads=heads, retain=retain)
-        bench.do(Op.FETCH)
-        count = heads.bit_count()
-        if retain and heads and past[0]:
-            return timing.mark(count) + timing.renew(**ends), timing.fetch()
-        reported = sum(timing.mark(count if met else 0) - timing.mark(0) for met in past)
-        if name == "MARK":
-            return timing.mark(0) + reported, timing.fetch()
-        return timing.select(len(past) if heads else 0, 0) + reported, timing.fetch()
-    replies = bench.do(Op[name], page=page, cluster=cluster, index=int(rng.integers(8)))
-    if name == "STEP" or (replies[-1].fault and name != "FREE"):
-        return None
-    if name == "FREE":
-        return timing.seal() if replies[-1].count else None
-    if name == "FIND":
-        return timing.find(tables.context.chain(cluster).index(replies[-1].page) + 1)
-    return getattr(timing, name.lower())()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
