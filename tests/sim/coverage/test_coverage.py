@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from coverage import CoverageData
+from coverage.exceptions import CoverageWarning
 
 import vrex
 from sim.coverage import measure, result
@@ -199,3 +200,13 @@ def test_select_groups_by_unit_file_or_folder():
 def test_empty_folder_raises_value_error(tmp_path):
     with pytest.raises(ValueError, match="must contain coverage results"):
         result.gather(tmp_path, Reasons([]))
+
+
+def test_older_results_may_name_removed_files(folder):
+    """A file that was removed after a group ran is left out with a warning."""
+    data = CoverageData(basename=str(folder / "older.python"))
+    data.add_arcs({GROWABLE: [(-1, 1), (1, -1)], "golden/removed.py": [(-1, 1), (1, -1)]})
+    data.write()
+    with pytest.warns(CoverageWarning, match=r"golden/removed\.py"):
+        measured = result.python([folder / "older.python"], Reasons(()))
+    assert GROWABLE in str(measured) and "removed" not in str(measured)
