@@ -92,11 +92,10 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("unit_of", [stored, pytest.param(partial(build, "tiny"), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("design", WtuDesign)
 @pytest.mark.parametrize("name", EXTREMES)
-def test_extreme_settings(name, design, unit_of, rng, seed):
-    unit, settings = unit_of(design), EXTREMES[name]
+def test_extreme_settings(name, design, rng, seed):
+    unit, settings = build("tiny", design), EXTREMES[name]
     rows = fuzz(rng, unit.sizes, settings, 200, unit.sizes.max_row_clusters)
     record, want = run(unit, rows, settings, stall=0.3, seed=seed)
     assert record.status["stat_busy"] == sum(cycles(unit, rows, want))
