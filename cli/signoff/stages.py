@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,16 @@ def share(figures: Mapping[str, Any]) -> float | None:
     return sum(figures.get(f"{kind} reached", 0) for kind in COVERAGE_KINDS) / total if total else None
 
 
+def _percent(value: float) -> str:
+    """A share in percent, rounded down, so that one below a limit does not look like the limit."""
+    return f"{floor(value * 1000 + 1e-9) / 10:.1f}%"
+
+
 def _at_least(share_: float, count: int, record: Record) -> str | None:
     if record.figures["faults"] < count:
         return f"{record.figures['faults']} faults, {count} needed"
     score = record.figures["score"]
-    return None if score >= share_ else f"score {score:.1%}, {share_:.0%} needed"
+    return None if score >= share_ else f"score {_percent(score)}, {share_:.0%} needed"
 
 
 def _covered(least: float, record: Record) -> str | None:
@@ -151,9 +157,9 @@ class Cell:
                 return f"{figures['proved']}/{figures['claims']}"
             case "coverage":
                 reached = share(figures)
-                return "" if reached is None else f"{reached:.1%}"
+                return "" if reached is None else _percent(reached)
             case "mutation":
-                return f"{figures['score']:.1%}"
+                return _percent(figures["score"])
             case "documents":
                 return f"{figures['present']}/{figures['expected']}"
             case _:
