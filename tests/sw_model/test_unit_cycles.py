@@ -157,7 +157,7 @@ def test_every_preset_of_the_hardware_is_a_core(preset):
 OTHER = {
     "cores": 16, "dpe_trees": 32, "dpe_inputs": 32, "dpe_load_rows": 4, "dpe_accumulators": 4, "vpe_lanes": 32,
     "lxe_memory_bytes": 1 << 20, "hash_bits": 16, "hcu_accumulators": 2, "hcu_lanes": 8,
-    "wtu_lanes": 8, "wtu_buckets": 32, "device_ports": 1, "kv_bits": 4, "weight_bits": 4,
+    "wtu_lanes": 8, "wtu_buckets": 32, "page_frames": 1 << 20, "device_ports": 1, "kv_bits": 4, "weight_bits": 4,
 }  # fmt: skip
 
 
@@ -167,8 +167,8 @@ def test_size_can_be_set_by_its_name_in_the_configuration(name):
     request = plain.replace(changes={f"core.{name}": OTHER[name]})
     assert getattr(request.machine().core.config, name) == OTHER[name] != getattr(CONFIG, name)
     assert request.machine().core.config == CONFIG.replace(**{name: OTHER[name]})
-    # the codecs of a core; how many bits the formulas count is an assumption
-    assert (request.run() == plain.run()) == (name in ("kv_bits", "weight_bits"))
+    # the codecs of a core: how many bits the formulas count is an assumption; page frames bound `whole` memory only
+    assert (request.run() == plain.run()) == (name in ("kv_bits", "weight_bits", "page_frames"))
 
 
 def test_weights_take_the_time_of_the_bytes_and_of_the_cores_with_more_blocks():
