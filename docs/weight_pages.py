@@ -207,7 +207,10 @@ def _model_tables(model: Model, folder: Path) -> Iterator[str]:
 
 
 def _window_logits(folder: Path, family: str, policy: CodecSightPolicy, name: str, skips: bool) -> np.ndarray:
-    """Logits of a question after a coded stream with its windows, a row for each token; `skips`: of patches."""
+    """Logits of a question in the last window of a coded stream, a row for each token of the question.
+
+    family : of `FAMILIES` ; name : format of the weights ; skips : patches without motion are skipped
+    """
     rng = np.random.default_rng(SEED)
     checkpoint, size = checkpoint_of(folder, family, rng)
     preset = Config.preset("tiny").replace(weight_bits=16 if name == MACHINE_FORMATS[0] else 4)
@@ -230,7 +233,7 @@ def _window_logits(folder: Path, family: str, policy: CodecSightPolicy, name: st
 
 
 def _window_table(folder: Path) -> str:
-    """Errors of logits under CodecSight: the format alone (all patches, all frames refreshed), and with the policy."""
+    """Errors of logits under CodecSight: with all patches and all frames refreshed, and with the policy."""
     whole, policy = CodecSightPolicy(window=4, stride=1, gop=GOP, anchor="all"), CodecSightPolicy(4, 1, GOP)
     rows = []
     references: dict[str, np.ndarray] = {}

@@ -46,7 +46,7 @@ def resident_tokens(
     always = work.weight_bytes + work.predict_read_bytes + max(0.0, work.attend_read_bytes - work.fetch_bytes)
     used = weight_bytes(model, assume) + model.layers * always + 2 * work.fetch_bytes
     free = system.device_memory.capacity_gb * 1e9 - used
-    if system.core:  # pages of kv_bits in all page frames, by the core's table
+    if system.core:  # bytes of the pages in all page frames
         config = system.core.config
         page_elements = 2 * config.kv_heads * config.head_dim * config.page_tokens
         free = min(free, config.page_frames * page_elements * assume.kv_bits / 8)

@@ -203,7 +203,8 @@ class KvmuBench(StoreBench):
         acknowledged = record.memory["acknowledged"]
         nbytes, step = self.unit.sizes.word // 8, self.BASE + STEP_OFFSET
         end = int(acknowledged.max())
-        jobs = 1 + max((job for _, job, _ in written.tolist()), default=-1)  # the run can end before the last is done
+        # the run can end before the last write is acknowledged
+        jobs = 1 + max((job for _, job, _ in written.tolist()), default=-1)
         acknowledged = np.append(acknowledged, np.full(max(0, jobs - len(acknowledged)), end + 1))
         moments = np.sort(rng.integers(0, end + 1, count))
         for moment in moments.tolist():
