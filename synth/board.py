@@ -134,10 +134,14 @@ def build(
     test_vectors: Vectors,
     folder: Path,
     *,
+    host_vectors: Vectors | None = None,
     tool: str = "yowasp",
     progress: Progress = no_progress,
 ) -> BoardBuild:
     """Bitstream of `unit` on board `name`, written into `folder` with `board.json`, `timing.txt` and `vectors.json`.
+
+    `test_vectors` are those of the self-test, which is in the bitstream, and `host_vectors` those of the host (default
+    the same).
 
     Raises
     ------
@@ -158,6 +162,8 @@ def build(
         options = "--report report.json --timing-allow-fail"
         plan = platform.prepare(OnBoard(unit, test_vectors), name="top", nextpnr_opts=options)
     files = {key: text if isinstance(text, str) else text.decode() for key, text in plan.files.items()}
+    modules = [emit.to_rtlil(module, key) for key, module in getattr(unit, "modules", {}).items()]
+    files["top.il"] += "".join(text.replace("attribute \\top 1\n", "") for text in modules)
     root = build_root() / "board"
     root.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
@@ -208,7 +214,10 @@ def build(
     if built.fmax_mhz < built.clock_mhz:
         fmax = f"{built.fmax_mhz} MHz"
         raise BoardError(f"{unit_name} on {name}: fmax must be at least {built.clock_mhz:g} MHz, got {fmax}")
-    contents = (built.json() | {"critical_paths": report["critical_paths"]}, description(unit, test_vectors, BAUD))
+    contents = (
+        built.json() | {"critical_paths": report["critical_paths"]},
+        description(unit, host_vectors or test_vectors, BAUD),
+    )
     texts = [json.dumps(value, indent=2) + "\n" for value in contents]
     write_all(folder, dict(zip(built.files, (stream, texts[0], log, texts[1]), strict=True)))
     return built

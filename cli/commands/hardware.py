@@ -15,6 +15,7 @@ from cli.console import Console
 from cli.options import (
     add_configuration,
     add_json,
+    add_seed,
     add_units,
     add_yosys,
     command,
@@ -147,17 +148,31 @@ def board(args: argparse.Namespace, console: Console) -> None:
     from hw.registry import unit
     from sw_model.media.source import first_keys
     from synth.board import build, vectors
+    from synth.core_session import random_session, self_test
     from synth.power.stimulus import stimulus
     from util import checks
 
     config = configuration(args)
-    checks.integer("beats", args.beats, 1)
-    component = unit(args.unit).build(config)
-    beats = stimulus(component, "generator", keys=first_keys("generator", args.beats), beats=args.beats)
-    folder = args.out or Path("build/board") / args.board
-    test_vectors = vectors(component, beats)
+    host_vectors = None
+    if args.unit == "core":
+        recorded = random_session(config, args.seed)
+        component: Any = recorded.system()
+        test_vectors, host_vectors = self_test(component), recorded.vectors()
+    else:
+        checks.integer("beats", args.beats, 1)
+        component = unit(args.unit).build(config)
+        beats = stimulus(component, "generator", keys=first_keys("generator", args.beats), beats=args.beats)
+        test_vectors = vectors(component, beats)
     result = build(
-        args.board, args.unit, component, config, test_vectors, folder, tool=args.yosys, progress=console.progress
+        args.board,
+        args.unit,
+        component,
+        config,
+        test_vectors,
+        args.out or Path("build/board") / args.board,
+        host_vectors=host_vectors,
+        tool=args.yosys,
+        progress=console.progress,
     )
     console.close()
     print(json.dumps(result.json(), indent=2) if args.json else result.table())
@@ -321,12 +336,17 @@ def add_board(commands: Any) -> None:
         commands,
         "board",
         board,
-        "build a bitstream for an FPGA board: unit of the retrieval engine, serial port and self-test",
+        "build a bitstream for an FPGA board: core or unit of the retrieval engine, serial port and self-test",
     )
     parser.add_argument("board", nargs="?", default="ulx3s", help="board (default ulx3s, with an ECP5-85F)")
-    parser.add_argument("--unit", default="wtu", help="wtu or hcu, units without memory jobs (default wtu)")
+    parser.add_argument(
+        "--unit",
+        default="wtu",
+        help="wtu or hcu, units without memory jobs, or core with block memories and a model (default wtu)",
+    )
     add_configuration(parser, "small")
     add_yosys(parser)
+    add_seed(parser, "the model of the core")
     parser.add_argument("--beats", type=int, default=160, help="tokens of the test vectors (default 160)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default build/board/BOARD)")
     add_json(parser, "report")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from amaranth import Cat, Const, Module, Mux, ResetInserter, Signal, Value
+from amaranth import Cat, ClockDomain, ClockSignal, Const, DomainRenamer, Module, Mux, ResetSignal, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -71,10 +71,17 @@ class SerialHost(wiring.Component):
         ports = {name: Out(1) for name in ("busy", "passed", "failed", "lost")}
         super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), **ports})
 
+    @property
+    def modules(self) -> dict[str, wiring.Component]:
+        """Modules of which the unit has instances."""
+        return getattr(self.unit, "modules", {})
+
     def elaborate(self, platform: object) -> Module:
         m = Module()
         reset = Signal(init=1)
-        m.submodules.unit = ResetInserter(reset)(self.unit)
+        m.domains.unit = ClockDomain(local=True)
+        m.d.comb += [ClockSignal("unit").eq(ClockSignal()), ResetSignal("unit").eq(reset)]
+        m.submodules.unit = DomainRenamer("unit")(self.unit)
         m.submodules.selftest = test = SelfTest(self.unit, self.vectors, patience=self.patience)
         m.d.comb += self.busy.eq(test.busy)
         command = self._receive(m)

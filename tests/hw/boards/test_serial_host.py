@@ -1,6 +1,5 @@
 """`SerialHost`: the host program exchanges messages with the Verilog of the board's top level."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,16 +8,12 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.boards.protocol import Vectors
-from hw.boards.serial_host import SerialHost
 from hw.config import Config
 from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU
-from sim.bench.build import build
-from sim.bench.run import run_folder, run_module
-from synth.board import description, vectors
+from synth.board import vectors
 from synth.power.stimulus import RANDOM, stimulus
-
-DIVISOR, PATIENCE = 4, 4000
+from tests.hw.boards.serial import talk
 
 
 class Requester(wiring.Component):
@@ -65,18 +60,6 @@ def vectors_of(unit, beats):
 @pytest.fixture(scope="module")
 def vectors_on_board(unit):
     return vectors_of(unit, 80)
-
-
-def talk(unit, on_board, on_host, **job):
-    """Beats by output stream and the error message, with the vectors `on_board` and `on_host` at the two ends."""
-    program = build(SerialHost(unit, on_board, divisor=DIVISOR, patience=PATIENCE), "hosted")
-    folder = run_folder("hosted")
-    host_description = description(unit, on_host, baud=0)
-    settings = {"divisor": DIVISOR, "patience": PATIENCE, "limit_cycles": 3_000_000, "interrupt": "", "broken": 0}
-    (folder / "job.json").write_text(json.dumps({"description": host_description, **settings, **job}))
-    run_module(program, "tests.hw.boards.uart_bench", folder, environment={"BENCH_JOB": str(folder / "job.json")})
-    result = json.loads((folder / "result.json").read_text())
-    return result["beats"], result["problem"]
 
 
 def with_wrong_beat(vectors, stream, beat):
