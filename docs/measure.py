@@ -27,6 +27,7 @@ from docs.markdown import FOLDER, table
 from docs.plus_pages import plus
 from docs.program_pages import programs, systems
 from docs.silicon_pages import dre_area, layout, unit_areas
+from docs.table3_page import table3_page
 from docs.weight_pages import weight_formats
 from util.files import git_revision, write
 
@@ -412,6 +413,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "seeds": ("Tests under several seeds", seeds),
     "streaming-memory": ("Memory of an hour of video", streaming_memory),
     "systems": ("All systems on V-Rex8", systems),
+    "table3": ("One core and V-Rex's Table III", table3_page),
     "unit-areas": ("Areas of the units", unit_areas),
     "weight-formats": ("Number formats of stored weights", weight_formats),
     "dre-area": ("Area and power of the retrieval engine", dre_area),

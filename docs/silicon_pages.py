@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from docs.markdown import FOLDER, table
@@ -33,24 +33,40 @@ DRE_MEMORIES = {
 }
 # the core and the multi-core take many minutes
 AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
-# layouts at tiny: unit, and a module of its Verilog or None for the whole unit
-LAYOUTS: tuple[tuple[str, str | None], ...] = (
-    ("dot_tree", None),
-    ("vpe", "vpe_lane.first_adder"),
-    ("vpe", "vpe_lane.exp"),
-    ("vpe", "vpe_lane.reciprocal"),
-    ("vpe", "vpe.sequencer.fifo"),
-    ("hcu", "hcu.codes"),
-    ("hcu", "hcu.hashes"),
-    ("wtu", "wtu.store.rows"),
-    ("wtu", "wtu.reporter.gate.fifo"),
-    ("wtu", "wtu.reporter.list"),
-    ("dma", "dma.copy_engine.routes"),
-    ("dma", "dma.copy_engine.host_owners"),
+# layouts at tiny: unit, module of its Verilog or None for the whole unit, share of the rows that cells fill
+LAYOUTS: tuple[tuple[str, str | None, float], ...] = (
+    ("dot_tree", None, 0.8),
+    ("bfp_decoder", None, 0.8),
+    ("bfp_encoder", None, 0.8),
+    ("weight_decoder", None, 0.8),
+    ("hcu", None, 0.8),
+    ("kv_encoder", None, 0.65),
+    ("multicore", "multicore.router", 0.65),
+    ("vpe", "vpe_lane.first_adder", 0.8),
+    ("vpe", "vpe_lane.exp", 0.8),
+    ("vpe", "vpe_lane.reciprocal", 0.8),
+    ("vpe", "vpe_lane.rsqrt", 0.8),
+    ("vpe", "vpe.sequencer.fifo", 0.8),
+    ("hcu", "hcu.codes", 0.8),
+    ("hcu", "hcu.hashes", 0.8),
+    ("wtu", "wtu.store.rows", 0.8),
+    ("wtu", "wtu.reporter.gate.fifo", 0.8),
+    ("wtu", "wtu.reporter.list", 0.8),
+    ("dma", "dma.copy_engine.routes", 0.8),
+    ("dma", "dma.copy_engine.host_owners", 0.8),
 )
-# layouts whose wires gave the wire load of osu018 (`synth.library.reader`); the others test it
-CALIBRATION = {"vpe_lane.first_adder", "vpe.sequencer.fifo", "hcu.codes", "wtu.store.rows", "wtu.reporter.list"}
-CALIBRATION |= {"dma.copy_engine.routes"}
+LAYOUT_SECONDS = 3 * 3600.0  # of the placer, and of the router
+# modules that are components with tests of their own: class
+COMPONENTS = {
+    "multicore.router": "`LiteRouter`",
+    "vpe_lane.first_adder": "`FloatAdd`",
+    "vpe_lane.exp": "`Exp`",
+    "vpe_lane.reciprocal": "`Reciprocal`",
+    "vpe_lane.rsqrt": "`Rsqrt`",
+}
+# layouts that gave the wire load of osu018 (`synth.library.reader`); the others test it
+CALIBRATION = {"bfp_decoder", "bfp_encoder", "weight_decoder", "kv_encoder", "vpe_lane.first_adder"}
+CALIBRATION |= {"vpe_lane.reciprocal", "wtu.store.rows", "dma.copy_engine.host_owners"}
 
 
 def unit_areas() -> Iterator[str]:
@@ -229,29 +245,48 @@ def layout() -> Iterator[str]:
     from synth.layout import flow, picture, report
 
     layouts = []
-    for unit, module in LAYOUTS:
+    for unit, module, utilisation in LAYOUTS:
         print(f"layout: {module or unit}", file=sys.stderr)
-        layouts.append(flow.layout(unit, Config.preset("tiny"), module=module))
-    sheet = picture.contact_sheet([(report.draw(each, ()), report.caption(each)) for each in layouts])
-    write(FOLDER.parent / "pictures" / "layouts.png", picture.png(sheet, 16))
-    results = [each.json() for each in layouts]
-    yield from _layout_page(results)
+        made = flow.layout(unit, Config.preset("tiny"), module=module, utilisation=utilisation, seconds=LAYOUT_SECONDS)
+        layouts.append(made)
+    whole = {module or unit for unit, module, _ in LAYOUTS if module is None} | COMPONENTS.keys()
+    for name, part in (("layouts", True), ("layouts-modules", False)):
+        chosen = [each for each in layouts if (each.area.unit in whole) is part]
+        sheet = picture.contact_sheet([(report.draw(each, ()), report.caption(each)) for each in chosen])
+        write(FOLDER.parent / "pictures" / f"{name}.png", picture.png(sheet, 16))
+    yield from _layout_page([each.json() for each in layouts], whole)
 
 
-def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
-    named = [f"`{r['unit']}`" for r in results]
-    totals = {key: sum(r[key] for r in results) for key in ("wire_pf", "model_wire_pf", "open_nets", "shorts", "nets")}
-    error = totals["model_wire_pf"] / totals["wire_pf"] - 1
-    others = [r for r in results if r["unit"] not in CALIBRATION]
-    tested = sum(r["model_wire_pf"] for r in others) / sum(r["wire_pf"] for r in others) - 1
+def _layout_page(results: list[dict[str, Any]], whole: Collection[str]) -> Iterator[str]:
+    units = [r for r in results if r["unit"] in whole]
+    others = [r for r in results if r["unit"] not in whole]
+    totals = {key: sum(r[key] for r in results) for key in ("open_nets", "shorts", "nets")}
     yield (
-        "Units and modules at `tiny`, placed by graywolf and routed by qrouter in osu018, a 180 nm library with six "
-        "metal layers. Memories are flip-flops. `vrex layout UNIT`, with `--module NAME` for a module, repeats one of "
-        f"them. Together they have {totals['nets']:,} nets: {totals['open_nets']} are open, {totals['shorts']} pairs "
-        "are shorted. The check reads the geometry only; [Layout](../synthesis.md#layout) explains it."
+        "Units, components and modules at `tiny`, placed by graywolf and routed by qrouter in osu018, a 180 nm library "
+        "with six metal layers. Memories are flip-flops. `vrex layout UNIT`, with `--module NAME` for a part of it and "
+        "`--utilisation`, repeats one of them; the placer and the router of all together take about an hour. Together "
+        f"they have {totals['nets']:,} nets: {totals['open_nets']} are open, {totals['shorts']} pairs are shorted. The "
+        "check reads the geometry only; [Layout](../synthesis.md#layout) explains it."
+    )
+    yield "## Units and components"
+    registered = [f"`{r['unit']}`" for r in units if r["unit"] not in COMPONENTS]
+    classes = [f"`{name}` is {title}" for name, title in COMPONENTS.items()]
+    yield (
+        f"{', '.join(registered)} are units of `hw/registry.py`. The others are components with tests of their own: "
+        f"{', '.join(classes)}."
     )
     yield "![Pictures of the layouts: cells, wires by layer and pins](../pictures/layouts.png)"
-    yield "## Geometry"
+    yield from _layout_tables(units)
+    yield "## Modules"
+    yield "![Pictures of the layouts of modules](../pictures/layouts-modules.png)"
+    yield from _layout_tables(others)
+    yield "## Wire load"
+    yield from _wire_load(results, units)
+
+
+def _layout_tables(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Geometry of layouts; wires, timing and power."""
+    named = [f"`{r['unit']}`" for r in results]
     yield table(
         ("unit or module", "cells", "flip-flops", "die in um", "utilisation", "nets", "open", "shorts", "wires in mm",
          "vias", "pairs closer than the spacing"),
@@ -261,27 +296,55 @@ def _layout_page(results: list[dict[str, Any]]) -> Iterator[str]:
             for name, r in zip(named, results, strict=True)
         ),
     )  # fmt: skip
-    yield "## Wires, timing and power"
     yield (
-        "*Fan-out* is the estimate of `vrex synth --liberty osu018` before the layout, with one wire load for each "
-        "load of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per "
-        "net and cycle."
+        "*Fan-out* is the estimate of `vrex synth --liberty osu018` before the layout, with a wire load for each load "
+        "of a net. The others are computed with the extracted wires. Power is at 100 MHz with 0.1 toggles per net and "
+        "cycle."
     )
     yield table(
         ("unit or module", "wires in pF", "fan-out in pF", "error", "um per load", "fmax in MHz, fan-out",
          "with wires", "OpenSTA", "mW, fan-out", "with wires"),
         (
-            (name, f"{r['wire_pf']:.2f}", f"{r['model_wire_pf']:.2f}", f"{r['model_error']:+.0%}",
+            (name, f"{r['wire_pf']:.2f}", f"{r['model_wire_pf']:.2f}", f"{r['model_error']:+.1%}",
              f"{r['wire_um_per_sink']:.1f}", f"{r['estimate_mhz']:.0f}", f"{r['layout_mhz']:.0f}",
              f"{1e6 / r['opensta_ps']:.0f}" if r["opensta_ps"] else "-",
              f"{r['estimate_mw']:.2f}", f"{r['layout_mw']:.2f}")
             for name, r in zip(named, results, strict=True)
         ),
     )  # fmt: skip
+
+
+def _wire_load(results: Sequence[Mapping[str, Any]], units: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Errors of the wire load that vrex uses for osu018."""
+    from synth.library.reader import OSU018_WIRE_EXPONENT, OSU018_WIRE_FF
+
+    tested = [r for r in results if r["unit"] not in CALIBRATION]
+
+    def error(chosen: Sequence[Mapping[str, Any]]) -> float:
+        return sum(r["model_wire_pf"] for r in chosen) / sum(r["wire_pf"] for r in chosen) - 1
+
+    def largest(chosen: Sequence[Mapping[str, Any]]) -> str:
+        worst = max(chosen, key=lambda r: abs(r["model_error"]))
+        return f"{worst['model_error']:+.1%} (`{worst['unit']}`)"
+
+    registered = [r for r in units if r["unit"] not in COMPONENTS]
     yield (
-        f"All wires together have {totals['wire_pf']:.1f} pF, the fan-out model {totals['model_wire_pf']:.1f} pF: an "
-        f"error of {error:+.1%}. The wire load is the mean of {len(CALIBRATION)} of these layouts; in the "
-        f"{len(others)} others the error is {tested:+.1%}. A single layout differs by up to "
-        f"{max(abs(r['model_error']) for r in results):.0%}: small designs have shorter wires for each load, and "
-        "arrays of flip-flops behind shared selects have longer wires than arithmetic."
+        f"osu018 has no wire load. Each load of a net has {OSU018_WIRE_FF} fF of wire in a block whose cells have "
+        f"100,000 um2, and more or less by the power {OSU018_WIRE_EXPONENT} of the area in others: a larger die has "
+        "longer wires. At another utilisation than 80 % lengths scale with the root of the area. The numbers are a "
+        f"fit to {len(CALIBRATION)} of these layouts ({', '.join(f'`{name}`' for name in sorted(CALIBRATION))})."
+    )
+    rows = [
+        (title, len(chosen), f"{error(chosen):+.1%}", largest(chosen))
+        for title, chosen in (
+            ("all", results),
+            ("not used for the fit", tested),
+            ("units of the registry", registered),
+            ("units and components", units),
+        )
+    ]
+    yield table(("layouts", "number", "error of their sum", "largest error of one"), rows)
+    yield (
+        "What remains depends on the kind of circuit: loads of a net lie close together in arithmetic, and spread over "
+        "the die where selects reach all bits of an array of registers or many ports."
     )

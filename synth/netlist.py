@@ -242,7 +242,9 @@ class Netlist:
                     np.add.at(fanout, group.pins[pin], 1)
         inverter = self.library.inverter
         gate = inverter.pins[inverter.inputs[0]].capacitance
-        wire = self.library.wire_farads / self.library.farads
+        groups = (*self.registers, *self.gates, *self.logic)
+        area = sum(self.library.cell(group.type).area * len(group.names) for group in groups)
+        wire = self.library.wire_farads_of(area) / self.library.farads
         for bits in self.outputs.values() if outputs else ():
             np.add.at(load, bits, PORT_INVERTERS * (gate + wire))  # outside the unit
         for _, kind, pins, directions in self.opaque:

@@ -38,7 +38,8 @@ from util import checks
 from util.files import build_root, digest, write, write_all
 from util.text import table
 
-MAX_CELLS = 10_000  # qrouter routes about this many in half an hour
+MAX_CELLS = 40_000  # more take qrouter many hours
+BIT_CELLS = 3  # of a bit of memory: flip-flop, multiplexers to write and to read it
 UTILISATION = 0.8
 _MEMORY = re.compile(r"^  memory width (\d+) size (\d+)", re.M)
 _MODULE = re.compile(r"^module \\(\S+)", re.M)
@@ -241,10 +242,16 @@ def layout(
         area=area,
         estimate=timing(area, library),
         estimate_power=power(area, circuit, toggles, clock_mhz=clock_mhz),
-        model_farads=float((Netlist(mapped, library).loads - bare.loads).sum()) * library.farads,
+        model_farads=_fan_out_farads(Netlist(mapped, library), bare, utilisation),
         seconds=times,
     )
     return _extracted(result, toggles, clock_mhz) if check.clean else result
+
+
+def _fan_out_farads(netlist: Netlist, bare: Netlist, utilisation: float) -> float:
+    """All wires by the wire load of the library, whose lengths are those of a die with `UTILISATION`."""
+    farads = float((netlist.loads - bare.loads).sum()) * netlist.library.farads
+    return farads * (UTILISATION / utilisation) ** 0.5
 
 
 def _extracted(plain: Layout, toggles: Activity, clock_mhz: float) -> Layout:
@@ -292,8 +299,8 @@ def _fits(text: str, name: str) -> None:
     """Raise `ValueError`, before the mapping, for a unit that is certainly too large."""
     blocks = partition(text, name)
     bits = sum(int(width) * int(rows) for block in blocks for width, rows in _MEMORY.findall(block.rtlil))
-    if bits > MAX_CELLS:
-        raise _too_large(name, f"{bits} bits of memory, a cell each at least")
+    if BIT_CELLS * bits > MAX_CELLS:
+        raise _too_large(name, f"{bits} bits of memory, {BIT_CELLS} cells each at least")
     if len(blocks) > 1:
         raise _too_large(name, "a design of several blocks")
 

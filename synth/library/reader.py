@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,33 @@ from synth.library.parser import LibertyGroup, LibraryError, parse
 from synth.library.records import Arc, ClockGate, Energy, LibraryCell, LookupTable, Pin
 from util.files import MAX_BYTES, build_root, write
 
-# osu018 has no wire load. This one is the capacitance of all wires of its layouts in docs/measurements/layout.md over
-# the number of their loads: 24 um of wire for each load, 0.1 fF/um.
-OSU018_WIRE_LOAD = """
-  default_wire_load : "layouts";
-  wire_load("layouts") { resistance : 0; capacitance : 0.0024; area : 0; slope : 1; fanout_length (1, 1); }
-"""
+# osu018 has no wire load. This one is a fit to eight of the layouts in docs/measurements/layout.md with 80 % of the
+# rows filled: fF for each load in a block whose cells have 100,000 um2, and exponent of the area.
+OSU018_WIRE_FF, OSU018_WIRE_EXPONENT = 2.4, 0.105
+
+
+def osu018_wire_loads() -> str:
+    """Wire loads of osu018 in Liberty: a default, and one for each doubling of a block's area from 1,000 um2 on."""
+
+    def wire_load(name: str, area_um2: float) -> str:
+        pf = OSU018_WIRE_FF * (area_um2 / 1e5) ** OSU018_WIRE_EXPONENT / 1000
+        values = f"resistance : 0; capacitance : {pf:.6f}; area : 0; slope : 1; fanout_length (1, 1);"
+        return f'wire_load("{name}") {{ {values} }}'
+
+    steps = [1000.0 * 2**k for k in range(16)]
+    lines = ['default_wire_load : "layouts";', wire_load("layouts", 1e5), 'default_wire_load_selection : "by_area";']
+    lines += [wire_load(f"layouts{k}", area * 2**0.5) for k, area in enumerate(steps)]
+    bounds = [0.0, *steps[1:], 1e12]
+    ranges = " ".join(
+        f'wire_load_from_area({low:g}, {high:g}, "layouts{k}");' for k, (low, high) in enumerate(pairwise(bounds))
+    )
+    lines.append(f'wire_load_selection("by_area") {{ {ranges} }}')
+    return "\n".join(["", *(f"  {line}" for line in lines), ""])
+
+
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")  # Debian package qflow-tech-osu018
 
+_FROM_AREA = re.compile(r'wire_load_from_area\s*\(\s*([\d.eE+-]+)\s*,[^,]*,\s*"?([^")\s]+)"?\s*\)')
 _COMMENT = re.compile(r"/\*.*?\*/|\\\r?\n|//[^\n]*", re.S)
 _PIN_LOAD = re.compile(r"((?<![a-z_])capacitance\s*:\s*)([\d.eE+-]+)")
 _LARGEST = [f"{edge}_capacitance{suffix}" for edge in ("rise", "fall") for suffix in ("", "_range")]
@@ -82,7 +102,8 @@ class Library:
         self.text = self._merge(groups, plain)
         try:
             self.temperature = _number(head.get("nom_temperature", "25"))
-            self.wire_farads = self._wire(head) * self.farads
+            self.wire_farads = self._wire(head, head.get("default_wire_load")) * self.farads
+            self._wire_farads = self._wires(head)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise LibraryError(
                 f"library {self.name}: nom_temperature and wire load must be numbers, got {error}"
@@ -106,13 +127,27 @@ class Library:
             ) from error
         return unit("time_unit", "1ns"), farads, unit("leakage_power_unit", "1nW"), voltage
 
-    def _wire(self, head: LibertyGroup) -> float:
-        """Wire capacitance per fan-out of the default wire load in library units; 0 without a wire load."""
+    def _wire(self, head: LibertyGroup, name: str | None) -> float:
+        """Wire capacitance per fan-out of a wire load in library units; 0 without this wire load."""
         for group in head.of("wire_load"):
-            if group.args[:1] == (head.get("default_wire_load"),):
+            if group.args[:1] == (name,):
                 lengths = group.attributes.get("fanout_length", ["1", "1"])
                 return _number(group.get("capacitance", "0")) * _number(lengths[1]) / _number(lengths[0])
         return 0.0
+
+    def _wires(self, head: LibertyGroup) -> list[tuple[float, float]]:
+        """The default selection of wire loads: least area of the cells, and farads per fan-out; largest area first."""
+        for group in head.of("wire_load_selection"):
+            if group.args[:1] == (head.get("default_wire_load_selection"),):
+                ranges = _FROM_AREA.findall(self.text[slice(*group.span)])
+                return sorted(
+                    ((_number(low), self._wire(head, name) * self.farads) for low, name in ranges), reverse=True
+                )
+        return []
+
+    def wire_farads_of(self, area_um2: float) -> float:
+        """Wire capacitance per fan-out in a block whose cells have this area: that of the default selection or load."""
+        return next((farads for least, farads in self._wire_farads if area_um2 >= least), self.wire_farads)
 
     def _merge(self, groups: Sequence[LibertyGroup], texts: Sequence[str]) -> str:
         """One Liberty text: the first file, then the templates and cells of the others."""
@@ -384,7 +419,7 @@ def load(paths: Sequence[Path | str]) -> Library:
         return Library(texts, "user")
     ((name, text),) = texts
     head, brace, rest = text.partition("{")  # of the library group
-    return Library([(name, head + brace + OSU018_WIRE_LOAD + rest)], "osu018")
+    return Library([(name, head + brace + osu018_wire_loads() + rest)], "osu018")
 
 
 def choose(liberty: Sequence[Path | str] = ()) -> Library:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,19 @@ from synth.library.records import Arc
 from synth.netlist import CellGroup, Netlist
 from synth.timing.paths import Path, PathCell, PathEnd, ThroughPath
 
-MACRO_OUT_FO4 = 20.0  # clock to data of a small SRAM; half of a 30 to 40 FO4 cycle (CACTI 6.5 reports for 1 to 64 kbit)
+# Clock to data of an SRAM: 20 FO4 at 1,024 rows, half of a cycle of 30 to 40 FO4 (CACTI 6.5 reports for 1 to 64 kbit).
+# Each doubling of the rows adds a twentieth of this, as in the Liberty files of the 37 single-port ASAP7 macros in
+# hammer-vlsi 1.2.0, whose delays do not depend on the width.
+MACRO_OUT_FO4, MACRO_ROW_FO4 = 10.0, 1.0  # of a memory with one row; for each address bit
 MACRO_SETUP_FO4 = 4.0
 _EDGES = ("rise", "fall")
 _CLOCKS = ("clk", "RD_CLK", "WR_CLK")  # pins of blocks and memories
+
+
+def _macro_fo4(pins: Mapping[str, Sequence[int]]) -> float:
+    """Clock to data of a macro in FO4, from its pins."""
+    address_bits = len(pins["RD_ADDR"]) // len(pins["RD_CLK"])
+    return MACRO_OUT_FO4 + MACRO_ROW_FO4 * address_bits
 
 
 def _has_delays(arc: Arc) -> bool:
@@ -142,7 +151,7 @@ class Analysis:
                     if kind in self.boundaries:
                         delay = self.boundaries[kind].arrival[pin]
                     else:
-                        delay = np.full(len(bits), MACRO_OUT_FO4 * self._fo4)
+                        delay = np.full(len(bits), _macro_fo4(pins) * self._fo4)
                     self.arrival[:, bits], self.slew[:, bits] = delay, self.edge_slew
                     for k, net in enumerate(bits):
                         self.origin[net] = f"{_plain(instance)}.{pin}"

@@ -39,7 +39,7 @@ def test_invalid_options(monkeypatch, options, message):
 
 def test_a_unit_that_is_too_large(monkeypatch):
     monkeypatch.setattr(tools, "require", lambda: None)
-    with pytest.raises(ValueError, match="layout of operand_memory must have at most 10000 cells, got 17280 bits of"):
+    with pytest.raises(ValueError, match="layout of operand_memory must have at most 40000 cells, got 17280 bits of"):
         flow.layout("operand_memory", TINY)
 
 
@@ -96,3 +96,6 @@ def test_ports_on_one_net_are_routed(tmp_path, monkeypatch):
 def test_wire_load_of_osu018():
     library = choose(["osu018"])
     assert isinstance(library, Library) and library.wire_farads == pytest.approx(2.4e-15)
+    small, large = (library.wire_farads_of(area) for area in (5e3, 5e5))
+    assert small == pytest.approx(2.4e-15 * 0.05**0.105, rel=0.04)
+    assert large == pytest.approx(2.4e-15 * 5**0.105, rel=0.04)

@@ -210,3 +210,18 @@ def test_choose(written, tmp_path, monkeypatch):
     monkeypatch.setattr(library, "OSU018", tmp_path / "nothing.lib")
     with pytest.raises(LibraryError, match="apt install qflow-tech-osu018"):
         choose(["osu018"])
+
+
+def test_wire_load_depends_on_the_area_of_the_block(written):
+    """Selections with and without quotes; without a default selection, every block has the default load."""
+    load_of = "  wire_load ({}) {{ capacitance : {}; fanout_length (1, 2); }}\n"
+    loads = load_of.format("a", 3) + load_of.format("b", 5)
+    ranges = 'wire_load_from_area (100, 1000, "b"); wire_load_from_area (0, 100, a);'
+    selection = f"  wire_load_selection (chosen) {{ {ranges} }}\n"
+    default = "  default_wire_load_selection : chosen;\n"
+    text = TEXT.replace("  wire_load (", f"{default}{loads}{selection}  wire_load (", 1)
+    library = load([written(text)])
+    assert [library.wire_farads_of(area) / library.farads for area in (0, 99, 100, 5000)] == [6, 6, 10, 10]
+    assert library.wire_farads == choose().wire_farads
+    plain = load([written(text.replace(default, ""))])
+    assert plain.wire_farads_of(5000) == plain.wire_farads

@@ -112,7 +112,8 @@ def plain(design, library, rates):
     """Reference: joules per cycle, computed net by net and cell by cell."""
     module, (block,) = design.mapped["dut"].module, design.blocks
     macros = {macro.module for macro in block.macros}
-    inverter, wire = library.inverter, library.wire_farads / library.farads
+    area = sum(library.cell(cell["type"]).area for cell in module["cells"].values() if cell["type"] not in macros)
+    inverter, wire = library.inverter, library.wire_farads_of(area) / library.farads
     gate = inverter.pins[inverter.inputs[0]].capacitance
     load = {}
     for cell in module["cells"].values():

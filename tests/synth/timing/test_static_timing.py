@@ -16,7 +16,7 @@ from synth.blocks import partition
 from synth.library.parser import LibraryError
 from synth.library.reader import Library
 from synth.netlist import Netlist
-from synth.timing.analysis import MACRO_OUT_FO4, Analysis
+from synth.timing.analysis import MACRO_OUT_FO4, MACRO_ROW_FO4, Analysis
 from synth.timing.static_timing import timing
 
 
@@ -39,12 +39,13 @@ class Ripple(wiring.Component):
 
 
 class Lookup(wiring.Component):
-    a: In(6)
-    y: Out(16)
+    def __init__(self, depth):
+        self.depth = depth
+        super().__init__({"a": In(range(depth)), "y": Out(16)})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ram = ram = Ram(depth=64, width=16)
+        m.submodules.ram = ram = Ram(depth=self.depth, width=16, bypass=False)
         m.d.comb += [ram.r_addr.eq(self.a), ram.r_en.eq(1), self.y.eq(ram.r_data[0])]
         m.d.comb += [ram.w_addr.eq(self.a), ram.w_mask.eq(1), ram.w_data[0].eq(self.a * 1021)]
         return m
@@ -116,10 +117,15 @@ def test_balanced_point_is_faster_than_the_area_point(ripple, predictive):
 
 
 def test_memory_paths_start_at_the_estimate(predictive):
-    _, result = measure(Lookup(), predictive)
-    ends = {path.kind: path for path in result.paths}
-    assert ends["register to output"].start.endswith("RD_DATA")
-    assert ends["register to output"].delay_ps > MACRO_OUT_FO4 * result.fo4_ps
+    """A memory of 16 times as many rows is slower by the delay of four address bits."""
+    ends = []
+    for depth in (64, 1024):
+        _, result = measure(Lookup(depth), predictive)
+        ends.append(next(path for path in result.paths if path.kind == "register to output"))
+        assert ends[-1].start.endswith("RD_DATA")
+    fast, slow = (end.delay_ps / result.fo4_ps for end in ends)
+    assert 0 <= fast - (MACRO_OUT_FO4 + 6 * MACRO_ROW_FO4) < 1.5  # a buffer drives the output
+    assert slow - fast == pytest.approx(4 * MACRO_ROW_FO4)
 
 
 class Stage(wiring.Component):
