@@ -159,7 +159,7 @@ def build(
     version = yosys.version(tool)
     platform = getattr(importlib.import_module(BOARDS[name].module), BOARDS[name].platform)()
     with _any_tools(platform):
-        options = "--report report.json --timing-allow-fail"
+        options = "--report report.json --timing-allow-fail --router router2"
         plan = platform.prepare(OnBoard(unit, test_vectors), name="top", nextpnr_opts=options)
     files = {key: text if isinstance(text, str) else text.decode() for key, text in plan.files.items()}
     modules = [emit.to_rtlil(module, key) for key, module in getattr(unit, "modules", {}).items()]
