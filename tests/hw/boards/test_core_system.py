@@ -11,6 +11,7 @@ from synth.core_session import Accesses, random_session, self_test
 from tests.hw.boards.serial import talk
 
 TINY = Config.preset("tiny")
+LIMITS = {"patience": 1 << 20, "limit_cycles": 40_000_000}  # CLEAR takes a cycle per word
 
 
 def beats(words):
@@ -61,7 +62,7 @@ def test_self_test_and_accesses_without_effect(session):
 def test_model_through_the_serial_port(session):
     """The self-test after power-up, then the host program runs the model: 60 clock cycles for each byte."""
     system, vectors = session.system(), session.vectors()
-    beats, problem = talk(system, self_test(system), vectors, limit_cycles=40_000_000)
+    beats, problem = talk(system, self_test(system), vectors, **LIMITS)
     assert problem == "" and beats == {"reply": len(vectors.outputs["reply"])}
 
 
@@ -71,7 +72,7 @@ def test_host_names_a_wrong_logit(session):
     first = next(at for at, word in enumerate(vectors.outputs["reply"]) if word > 2)
     expected = vectors.outputs["reply"][first]
     vectors.outputs["reply"][first] ^= 1
-    _, problem = talk(system, self_test(system), vectors, limit_cycles=40_000_000)
+    _, problem = talk(system, self_test(system), vectors, **LIMITS)
     assert problem == f"BoardError: beat {first} of reply must be 0x{expected ^ 1:x}, got 0x{expected:x}"
 
 
