@@ -156,7 +156,7 @@ class SerialHost(wiring.Component):
             with m.Switch(byte):
                 for number, length in lengths.items():
                     with m.Case(number):
-                        m.d.sync += remaining.eq(length)
+                        m.d.sync += [remaining.eq(length), complete.eq(length == 0)]
         with m.Elif(receiver.o.valid):
             m.d.sync += body.word_select(byte_index, 8).eq(byte)
             m.d.sync += [byte_index.eq(byte_index + 1), remaining.eq(remaining - 1), complete.eq(remaining == 1)]
