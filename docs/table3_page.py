@@ -20,9 +20,11 @@ AIMS = {"mm2": 1.89, "mw": 2609.0, "DRE area": 2.0, "DRE power": 2.2, "idle WTU"
 
 
 def synthesize(name: str, *arguments: str) -> Any:
-    """Result of `vrex synth` with `arguments` at `paper`; from the build folder if it is there."""
+    """Result of `vrex synth` with `arguments` at `paper`: a file of an earlier run, or a run of some 20 minutes."""
     path = build_root() / "table3" / f"{name}.json"
-    if not path.exists():
+    if path.exists():
+        print(f"table3: results of {path}; remove it to measure again", file=sys.stderr)
+    else:
         command = ["synth", *arguments, "--preset", "paper", "--yosys", "pyosys", "--json"]
         print(f"table3: vrex {' '.join(command)}", file=sys.stderr)
         run = [sys.executable, str(ROOT / "vrex.py"), *command]

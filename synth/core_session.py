@@ -36,6 +36,7 @@ LAYERS, VOCABULARY = 2, 48  # of the random model
 LIMITS = Limits(tokens=64, step=4, resident=6)
 RETRIEVAL = ResvPolicy(ratio=0.5, hamming_threshold=3)
 LIMIT = 1 << 24  # cycles of a program of the model
+PATTERN = 0x5A5A_0000  # of the words of the self-test, plus their address
 SHORT_LIMIT = 10_000  # cycles of the program of the self-test
 
 
@@ -94,6 +95,13 @@ class Accesses:
                 self.add(Access.WRITE_REGISTER, address, *value)
             else:
                 self.add(Access.READ_REGISTER, address, reply=next(values))
+
+
+def vectors_of(*parts: Accesses) -> Vectors:
+    """Accesses one after the other, and their replies, as beats of the streams of `CoreSystem`."""
+    accesses = [word for part in parts for word in part.words]
+    replies = [word for part in parts for word in part.replies]
+    return Vectors({}, {"access": accesses}, {"reply": replies}, {})
 
 
 class CoreSession:
@@ -161,9 +169,7 @@ class CoreSession:
         settings = core_settings(golden.table, order) | {"page_lists_base": self._lists * self.word}
         start = Accesses(self.word)
         start.set_up(self.driver, self.sizes, **settings)
-        parts = (self._image, start, self._steps)
-        accesses, replies = ([word for part in parts for word in getattr(part, name)] for name in ("words", "replies"))
-        return Vectors({}, {"access": accesses}, {"reply": replies}, {})
+        return vectors_of(self._image, start, self._steps)
 
     def system(self) -> CoreSystem:
         """A core with these memories."""
@@ -210,11 +216,11 @@ def self_test(system: CoreSystem) -> Vectors:
         write, read = (Access[f"{name}_{side.upper()}"] for name in ("WRITE", "READ"))
         places = sorted({1, words // 2, words - 1})
         for address in places:
-            accesses.add(write, address, address + 1 << 7)
+            accesses.add(write, address, address + PATTERN)
         for address in [0, *places]:
-            accesses.add(read, address, reply=address + 1 << 7 if address else 0)
+            accesses.add(read, address, reply=address + PATTERN if address else 0)
     program = [Command("END")]
     accesses.write(Access.WRITE_DEVICE, 0, driver.image(program))
     accesses.set_up(driver, system.sizes)
     accesses.run(driver, 0, len(program), SHORT_LIMIT)
-    return Vectors({}, {"access": accesses.words}, {"reply": accesses.replies}, {})
+    return vectors_of(accesses)

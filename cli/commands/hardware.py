@@ -342,7 +342,8 @@ def add_board(commands: Any) -> None:
     parser.add_argument(
         "--unit",
         default="wtu",
-        help="wtu or hcu, units without memory jobs, or core with block memories and a model (default wtu)",
+        help="wtu or hcu, units without memory jobs, or core with block memories and a model, for which only the "
+        "preset tiny is small enough (default wtu)",
     )
     add_configuration(parser, "small")
     add_yosys(parser)

@@ -21,9 +21,10 @@ class BlockMemory(wiring.Component):
     Bursts are INCR and transfer whole words, of which a write may omit bytes. A burst that starts behind the last word
     gets the response DECERR, and its data are ignored. The memory is 0 after power-up.
 
-    Timing: one burst of each direction at a time, in order; a word per cycle. The first word of a read is valid three
-    cycles after its address. A direct access waits until no burst of its direction is in progress and precedes the next
-    one; `read` is valid in the cycle after a read is accepted, and keeps its value until the next read of any kind.
+    Timing: one burst of each direction at a time, in order; a word per cycle. The first word of a read is valid two
+    cycles after its address is accepted. A direct access waits until no burst of its direction is in progress and
+    precedes the next one; `read` is valid in the cycle after a read is accepted, and keeps its value until the next
+    read of any kind.
 
     Parameters
     ----------

@@ -31,7 +31,8 @@ class CoreSystem(wiring.Component):
     ```
 
     Accesses are performed one at a time, in order. Reads and `WAIT` have one reply: the word, and whether the interrupt
-    came before the limit. An access to a memory waits between bursts of the core. Both memories start at the address 0.
+    came before the limit. An access to a memory takes place between bursts of the core. An
+    address beyond the memory wraps. Both memories start at the address 0.
 
     Timing: an access takes one to four cycles if no burst of the core is in progress, `CLEAR` one cycle per word of the
     larger memory.

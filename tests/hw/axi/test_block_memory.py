@@ -131,6 +131,7 @@ def test_bursts_and_direct_accesses(stall, rng, seed):
     if not stall:  # a word per cycle within a burst
         at = record.cycles["r"][-16:]
         assert at[-1] - at[0] == 15
+        assert at[0] - record.cycles["ar"][-1] == 2
 
 
 def test_burst_behind_the_memory(seed):

@@ -7,7 +7,7 @@ from hw.boards.message_codes import Access
 from hw.boards.protocol import Vectors
 from hw.config import Config
 from sim.bench.run import simulate
-from synth.core_session import Accesses, random_session, self_test
+from synth.core_session import Accesses, random_session, self_test, vectors_of
 from tests.hw.boards.serial import talk
 
 TINY = Config.preset("tiny")
@@ -48,13 +48,14 @@ def test_model_of_two_layers(stall, session, seed):
 
 def test_self_test_and_accesses_without_effect(session):
     """After the self-test: an unknown access, and a wait for an interrupt that does not come."""
-    vectors, accesses = self_test(session.system()), Accesses(session.word)
+    test, accesses = self_test(session.system()), Accesses(session.word)
     accesses.add(Access.CLEAR)
     accesses.words.append(0xFF << 88)
     accesses.read(Access.READ_HOST, 1, bytes(session.word))
     accesses.add(Access.WAIT, value=100, reply=0)
-    words = {"access": [*vectors.inputs["access"], *accesses.words]}
-    expected = [*vectors.outputs["reply"], *accesses.replies]
+    more = vectors_of(accesses)
+    words = {"access": [*test.inputs["access"], *more.inputs["access"]]}
+    expected = [*test.outputs["reply"], *more.outputs["reply"]]
     assert replies(session.system(), Vectors({}, words, {"reply": expected}, {})) == expected
 
 
