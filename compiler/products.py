@@ -68,7 +68,7 @@ class Products:
     def __init__(self, config: Config, cores: int = 1, *, keeps: bool = True):
         memory, self.cores, self.keeps = OperandMemory.from_config(config), cores, keeps
         self.width = config.dpe_inputs
-        self.half = memory.weight_rows // self.width // 2
+        self.half = memory.weight_half // self.width
         self.rows = memory.activation_rows
         self.accumulators = min(config.dpe_accumulators, MAX_VECTORS)
 

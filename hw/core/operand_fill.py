@@ -29,7 +29,8 @@ FILL = data.StructLayout(
 class OperandFill(wiring.Component):
     """Writes the words of each command to the operand memory, directly or through the transposer.
 
-    Timing: one word per cycle; through the transposer, a block of tokens follows its last word by two cycles.
+    Timing: one word in each cycle in which the memory is ready; through the transposer, a block of tokens follows its
+    last word by two cycles.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class OperandFill(wiring.Component):
         fill, words = self.fill.payload, self.words
         beat, row, row_end, last = Signal(LENGTH_BITS), Signal(LENGTH_BITS), Signal(), Signal()
         busy, all_received = Signal(), Signal()  # a command is active; all its words have arrived
-        write, done, word_received = self.write.valid, Signal(), words.valid & words.ready
+        write, written, done, word_received = self.write, Signal(), Signal(), words.valid & words.ready
         m.d.comb += [
             row_end.eq(beat + 1 == fill.beats),
             last.eq(row_end & (row + 1 == fill.rows)),
@@ -73,10 +74,11 @@ class OperandFill(wiring.Component):
             transposer.i.payload.last.eq(last),
             transposer.cfg_row_words.eq(fill.beats),
             transposer.i.valid.eq(busy & fill.transposed & ~all_received & words.valid),
-            transposer.o.ready.eq(1),
-            words.ready.eq(busy & ~all_received & (~fill.transposed | transposer.i.ready)),
-            write.eq(busy & Mux(fill.transposed, transposer.o.valid, word_received)),
-            done.eq(write & Mux(fill.transposed, transposer.o.payload.last, last)),
+            transposer.o.ready.eq(write.ready),
+            words.ready.eq(busy & ~all_received & Mux(fill.transposed, transposer.i.ready, write.ready)),
+            write.valid.eq(busy & Mux(fill.transposed, transposer.o.valid, words.valid & ~all_received)),
+            written.eq(write.valid & write.ready),
+            done.eq(written & Mux(fill.transposed, transposer.o.payload.last, last)),
         ]
         with m.If(word_received):
             m.d.sync += beat.eq(Mux(row_end, 0, beat + 1))
@@ -84,7 +86,7 @@ class OperandFill(wiring.Component):
                 m.d.sync += row.eq(row + 1)
         with m.If(word_received & last):
             m.d.sync += all_received.eq(1)
-        self._write_rows(m, busy, row_end, Mux(fill.transposed, transposer.o.payload.data, words.payload.data))
+        self._write_rows(m, busy, written, row_end, Mux(fill.transposed, transposer.o.payload.data, words.payload.data))
 
         is_empty = (fill.rows == 0) | (fill.beats == 0)
         m.d.comb += [
@@ -98,7 +100,7 @@ class OperandFill(wiring.Component):
             m.d.sync += busy.eq(0)
         return m
 
-    def _write_rows(self, m: Module, busy: Signal, row_end: Signal, content: Value) -> None:
+    def _write_rows(self, m: Module, busy: Signal, written: Signal, row_end: Signal, content: Value) -> None:
         """Row addresses of the operand memory.
 
         Transposed: consecutive rows. Plain: the words of a row are consecutive, `step` from one row to the next. Tiled:
@@ -116,7 +118,7 @@ class OperandFill(wiring.Component):
         ]
         with m.If(self.write.valid & (address >= capacity)):
             m.d.comb += [self.fault.cause.eq(Cause.SIZE), self.fault.address.eq(address)]
-        with m.If(self.write.valid):
+        with m.If(written):
             with m.If(fill.transposed):
                 m.d.sync += address.eq(address + 1)
             with m.Elif(~fill.tiled):

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.formats import BF16, FP32
-from hw.common.memory import Ram
+from hw.common.memory import SinglePortRam
 from hw.config import Config
 
 
 @dataclass(frozen=True)
 class OnChipMemory:
-    """Size of one on-chip memory: banks of `rows` rows of `width` bits, with one read and one write port each."""
+    """Size of one on-chip memory: banks of `rows` rows of `width` bits."""
 
     name: str
     rows: int
@@ -53,24 +53,93 @@ def memories(config: Config) -> tuple[OnChipMemory, ...]:
     return sums, vectors, weights, OnChipMemory("activations", rows - bank_rows * config.dpe_load_rows, row)
 
 
+class HalvedRam(wiring.Component):
+    """Memory in two halves, each with one port: while one is written, the other one can be read.
+
+    The user must not read and write the same half in one cycle.
+
+    Timing: `r_data` has the row `r_addr` one cycle after `r_en`, and keeps it until the cycle after the next `r_en`.
+
+    Parameters
+    ----------
+    rows, width : size of the memory
+    half : rows of the first half, 1 to `rows`; without a second half all rows share one port
+
+    Members
+    -------
+    w_addr, w_en, w_data : row to write
+    r_addr, r_en, r_data : row to read
+    """
+
+    latency = 1
+
+    def __init__(self, *, rows: int, width: int, half: int):
+        self.rows, self.width, self.half = rows, width, half
+        super().__init__(
+            {
+                "w_addr": In(range(rows)),
+                "w_en": In(1),
+                "w_data": In(width),
+                "r_addr": In(range(rows)),
+                "r_en": In(1),
+                "r_data": Out(width),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        written, read, shown = self.second(self.w_addr), self.second(self.r_addr), Signal()
+        with m.If(self.r_en):
+            m.d.sync += shown.eq(read)
+        rows = []
+        for name, number, first, depth in (("first", 0, 0, self.half), ("second", 1, self.half, self.rows - self.half)):
+            if not depth:
+                continue
+            m.submodules[name] = memory = SinglePortRam(depth=depth, width=self.width)
+            m.d.comb += [
+                memory.w_addr.eq((self.w_addr - first)[: len(memory.w_addr)]),
+                memory.w_data[0].eq(self.w_data),
+                memory.w_mask.eq(self.w_en & (written == number)),
+                memory.r_addr.eq((self.r_addr - first)[: len(memory.r_addr)]),
+                memory.r_en.eq(self.r_en & (read == number)),
+            ]
+            rows.append(memory.r_data[0])
+        m.d.comb += self.r_data.eq(Mux(shown, rows[-1], rows[0]))
+        return m
+
+    def second(self, row: Value) -> Value:
+        """Whether the row is in the second half."""
+        return row >= self.half
+
+
 class OperandMemory(wiring.Component):
     """Memory of weights and activations, read as beats of the matrix engine.
 
     A row has `inputs` BF16 codes. Row r of the weights is in bank r mod `load_rows` at address r div `load_rows`, so
-    that one read gives `load_rows` rows. The user must not read a row in the cycle in which it is written. In a core
-    the events LOAD and OPERANDS order LOAD and MULTIPLY, see `sim.formal.specifications.operands`.
+    that one read gives `load_rows` rows.
 
-    Timing: one write, one read of weights and one read of activations per cycle. The beat of a read follows one cycle
-    later and stays until it is accepted. `i_write.ready` is always 1. The ready of a read stream depends
-    combinationally on the ready of its output; there is no other combinational path.
+    Weights and activations have two halves each, and each half has one port: a program loads one half while it uses the
+    other. If a read and a write meet in one half, the rarer access goes first. A read of weights gives `load_rows`
+    rows, a write one: the write waits. An activation row is written once and read for each block of results: the read
+    waits.
+
+    Timing: one write and one read of each kind per cycle. The beat of a read follows one cycle later and stays until it
+    is accepted. `i_write.ready` depends combinationally on its payload, on `i_weights` and on `o_weights.ready`; the
+    ready of a read stream on the ready of its output, and that of `i_activations` also on its payload and on `i_write`.
+    There is no other combinational path.
 
     Parameters
     ----------
     inputs : BF16 codes of a row
     load_rows : rows of a beat of weights
     weight_rows : rows of the weights, a multiple of `load_rows`
+    tile_rows : rows of a tile of weights, a multiple of `load_rows`
     activation_rows : rows of the activations
     accumulators : accumulators of the matrix engine
+
+    Attributes
+    ----------
+    weight_half, activation_half : rows of the first half; a half of the weights has whole tiles
 
     Members
     -------
@@ -83,20 +152,25 @@ class OperandMemory(wiring.Component):
     Raises
     ------
     ValueError
-        When a parameter is below 1 or `weight_rows` is not a multiple of `load_rows`.
+        When a parameter is below 1, or `weight_rows` or `tile_rows` is not a multiple of `load_rows`.
     """
 
     latency = 1
 
-    def __init__(self, *, inputs: int, load_rows: int, weight_rows: int, activation_rows: int, accumulators: int):
+    def __init__(
+        self, *, inputs: int, load_rows: int, weight_rows: int, tile_rows: int, activation_rows: int, accumulators: int
+    ):
         sizes = {"inputs": inputs, "load_rows": load_rows, "accumulators": accumulators}
         for name, value in {**sizes, "activation_rows": activation_rows}.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if weight_rows < 1 or weight_rows % load_rows:
-            raise ValueError(f"weight_rows must be a multiple of load_rows = {load_rows}, got {weight_rows}")
+        for name, value in (("weight_rows", weight_rows), ("tile_rows", tile_rows)):
+            if value < 1 or value % load_rows:
+                raise ValueError(f"{name} must be a multiple of load_rows = {load_rows}, got {value}")
         self.inputs, self.load_rows, self.accumulators = inputs, load_rows, accumulators
         self.weight_rows, self.activation_rows = weight_rows, activation_rows
+        self.weight_half = weight_rows // tile_rows // 2 * tile_rows or weight_rows
+        self.activation_half = activation_rows // 2 or activation_rows
         vector = data.ArrayLayout(BF16.size, inputs)
         control = {"accumulator": range(accumulators), "first": 1, "last": 1, "release": 1}
         self.write = data.StructLayout(
@@ -122,6 +196,7 @@ class OperandMemory(wiring.Component):
             inputs=config.dpe_inputs,
             load_rows=config.dpe_load_rows,
             weight_rows=weights.rows * weights.banks,
+            tile_rows=config.dpe_trees,
             activation_rows=activations.rows,
             accumulators=config.dpe_accumulators,
         )
@@ -134,51 +209,56 @@ class OperandMemory(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         row_bits = BF16.size * self.inputs
-        m.submodules.activations = activations = Ram(depth=self.activation_rows, width=row_bits, bypass=False)
-        bank_rows = self.weight_rows // self.load_rows
-        banks = [Ram(depth=bank_rows, width=row_bits, bypass=False) for _ in range(self.load_rows)]
-        m.d.comb += self.i_write.ready.eq(1)
+        m.submodules.activations = activations = HalvedRam(
+            rows=self.activation_rows, width=row_bits, half=self.activation_half
+        )
+        rows, half = self.weight_rows // self.load_rows, self.weight_half // self.load_rows
+        banks = [HalvedRam(rows=rows, width=row_bits, half=half) for _ in range(self.load_rows)]
         self._activations(m, activations)
         self._weights(m, banks)
         return m
 
-    def _activations(self, m: Module, memory: Ram) -> None:
-        """Connect the memory of the activations."""
+    def _activations(self, m: Module, memory: HalvedRam) -> None:
+        """Connect the memory of the activations. A read waits for a write in its half."""
         write, read, beat = self.i_write.payload, self.i_activations.payload, self.o_activations.payload
-        accepted = _accept(m, self.i_activations, self.o_activations)
+        written = self.i_write.valid & write.activations
+        same_half = memory.second(write.row) == memory.second(read.row)
+        accepted = _accept(m, self.i_activations, self.o_activations, wait=written & same_half)
         m.d.comb += [
             memory.w_addr.eq(write.row[: len(memory.w_addr)]),
-            memory.w_data[0].eq(Value.cast(write.codes)),
-            memory.w_mask.eq(self.i_write.valid & write.activations),
+            memory.w_data.eq(Value.cast(write.codes)),
+            memory.w_en.eq(written),
             memory.r_addr.eq(read.row),
             memory.r_en.eq(accepted),
-            Value.cast(beat.x).eq(memory.r_data[0]),
+            Value.cast(beat.x).eq(memory.r_data),
         ]
         control = ("accumulator", "first", "last", "release")
         with m.If(accepted):
             m.d.sync += [getattr(beat, name).eq(getattr(read, name)) for name in control]
 
-    def _weights(self, m: Module, banks: Sequence[Ram]) -> None:
-        """Connect the banks of the weights."""
-        write = self.i_write.payload
+    def _weights(self, m: Module, banks: Sequence[HalvedRam]) -> None:
+        """Connect the banks of the weights. A write waits for a read in its half."""
+        write, address, read = self.i_write.payload, self.i_write.payload.row // self.load_rows, self.i_weights.payload
         accepted = _accept(m, self.i_weights, self.o_weights)
-        address = write.row // self.load_rows
+        waits = accepted & (banks[0].second(address) == banks[0].second(read))
+        written = self.i_write.valid & ~write.activations & ~waits
+        m.d.comb += self.i_write.ready.eq(write.activations | ~waits)
         for k, bank in enumerate(banks):
             m.submodules[f"weights{k}"] = bank
             m.d.comb += [
                 bank.w_addr.eq(address[: len(bank.w_addr)]),
-                bank.w_data[0].eq(Value.cast(write.codes)),
-                bank.w_mask.eq(self.i_write.valid & ~write.activations & (write.row % self.load_rows == k)),
-                bank.r_addr.eq(self.i_weights.payload),
+                bank.w_data.eq(Value.cast(write.codes)),
+                bank.w_en.eq(written & (write.row % self.load_rows == k)),
+                bank.r_addr.eq(read),
                 bank.r_en.eq(accepted),
             ]
-        m.d.comb += Value.cast(self.o_weights.payload).eq(Cat(*(bank.r_data[0] for bank in banks)))
+        m.d.comb += Value.cast(self.o_weights.payload).eq(Cat(*(bank.r_data for bank in banks)))
 
 
-def _accept(m: Module, request: stream.Interface, answer: stream.Interface) -> Signal:
-    """Whether a read is accepted: when `answer` has no beat, or its beat is accepted in this cycle."""
-    accepted = Signal()
-    m.d.comb += [request.ready.eq(~answer.valid | answer.ready), accepted.eq(request.valid & request.ready)]
-    with m.If(request.ready):
-        m.d.sync += answer.valid.eq(request.valid)
+def _accept(m: Module, request: stream.Interface, answer: stream.Interface, wait: ValueLike = 0) -> Signal:
+    """Whether a read is accepted: when `answer` has no beat, or its beat is accepted in this cycle, unless `wait`."""
+    accepted, is_free = Signal(), ~answer.valid | answer.ready
+    m.d.comb += [request.ready.eq(is_free & ~wait), accepted.eq(request.valid & request.ready)]
+    with m.If(is_free):
+        m.d.sync += answer.valid.eq(accepted)
     return accepted

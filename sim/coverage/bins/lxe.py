@@ -40,7 +40,7 @@ _TILE = ("one vector", "several vectors", "every accumulator", "the accumulator 
 
 
 def _memory(run: Run) -> Iterator[Met]:
-    """Read by read, against the writes of the same cycle."""
+    """Read by read, against the writes before and after it."""
     unit, write = run.component, run.inputs["i_write"]
     written = {
         (int(cycle), int(kind), int(row))
@@ -54,16 +54,15 @@ def _memory(run: Run) -> Iterator[Met]:
         size = 1 if kind else unit.load_rows
         for cycle, row in zip(cycles.tolist(), rows.tolist(), strict=True):
             rows_read = [row * size + k for k in range(size)]
-            if any((cycle, kind, address) in written for address in rows_read):
-                yield mode, "written in the same cycle", cycle
-            if any((cycle - 1, kind, address) in written for address in rows_read):
-                yield mode, "written in the cycle before", cycle
+            for when, at in (("before", cycle - 1), ("after", cycle + 1)):
+                if any((at, kind, address) in written for address in rows_read):
+                    yield mode, f"written in the cycle {when}", cycle
             if row in (0, last):
                 yield mode, "first row" if row == 0 else "last row", cycle
         yield from ((mode, "one after the other", int(at)) for at in cycles[1:][np.diff(cycles) == 1])
 
 
-_READ = ("first row", "last row", "written in the same cycle", "written in the cycle before", "one after the other")
+_READ = ("first row", "last row", "written in the cycle before", "written in the cycle after", "one after the other")
 
 
 def _vpe(run: Run) -> Iterator[Met]:

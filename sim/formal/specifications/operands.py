@@ -1,4 +1,4 @@
-"""Specifications that exclude a read and a write of one row in one cycle, so that the memories need no bypass.
+"""Specifications that order reads and writes of operands: no row is read before it is written, or written too early.
 
 A program orders a LOAD and a MULTIPLY of the same rows by waits for the events LOAD and OPERANDS, which
 `sim.races.check_order` tests. The sequencer issues a command only after these events. `MatrixReads` and `OperandWrites`
@@ -67,35 +67,42 @@ class MatrixReads(wiring.Component):
 
 
 class OperandWrites(wiring.Component):
-    """A row is written only before the command that writes it is complete, or in the cycle in which it completes."""
+    """A row is written only before the command that writes it is complete, or in the cycle in which it completes.
+
+    A write waits unchanged until the memory is ready, and its command with it.
+    """
 
     def __init__(self) -> None:
         config = Config.preset("tiny")
-        self.memory = OperandMemory.from_config(config)
-        self.unit = OperandFill(self.memory, key_words=config.head_dim // config.dpe_inputs)
+        self.unit = OperandFill(OperandMemory.from_config(config), key_words=config.head_dim // config.dpe_inputs)
         super().__init__(
             {
                 "offer": In(1),
                 "fill": In(len(Value.cast(self.unit.fill.payload))),
                 "word": In(1),
                 "last": In(1),
-                **{f"cover_{name}": Out(1) for name in ("plain", "transposed")},
+                "ready": In(1),
+                **{f"cover_{name}": Out(1) for name in ("plain", "transposed", "waits")},
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        unit = self.unit
-        m.submodules.unit, m.submodules.memory = unit, self.memory
-        wiring.connect(m, unit.write, self.memory.i_write)
+        m.submodules.unit = unit = self.unit
+        held, same = stability(m, "write", unit.write)
         m.d.comb += [
+            unit.write.ready.eq(self.ready),
             unit.fill.valid.eq(self.offer),
             Value.cast(unit.fill.payload).eq(self.fill),
             unit.words.valid.eq(self.word),
             unit.words.payload.last.eq(self.last),
             Assume(stability(m, "fill", unit.fill)[1]),
+            Assume(stability(m, "words", unit.words)[1]),
+            Assert(same),
             Assert(~unit.write.valid | unit.fill.valid),
             Assert(unit.fill.ready == unit.complete),
+            Assert(~unit.complete | ~unit.write.valid | unit.write.ready),
+            self.cover_waits.eq(held),
             self.cover_plain.eq(unit.write.valid & unit.complete & ~unit.fill.payload.transposed),
             self.cover_transposed.eq(unit.write.valid & unit.complete & unit.fill.payload.transposed),
         ]
