@@ -7,12 +7,16 @@ from amaranth import Module, Mux, Signal, Value, ValueLike
 
 
 def tally(m: Module, counter: Signal, event: ValueLike, clear: ValueLike) -> None:
-    """Add `event` to `counter` one cycle later, so that `event` may be a long path. `clear` sets `counter` to zero."""
+    """Add `event` to `counter` one cycle later, so that `event` may be a long path. `clear` sets `counter` to zero.
+
+    The counter changes only in cycles after an event, so that its clock can be gated.
+    """
     event_d = Signal.like(Value.cast(event), name=f"{counter.name}_event")
-    m.d.sync += [
-        event_d.eq(Mux(clear, 0, event)),
-        counter.eq(Mux(clear, 0, (counter + event_d)[: len(counter)])),
-    ]
+    m.d.sync += event_d.eq(Mux(clear, 0, event))
+    with m.If(clear):
+        m.d.sync += counter.eq(0)
+    with m.Elif(event_d.any()):
+        m.d.sync += counter.eq(counter + event_d)
 
 
 def count(m: Module, unit: Any, events: Mapping[Any, ValueLike], *, enable: bool = True) -> None:

@@ -33,8 +33,8 @@ class BeatMemory(wiring.Component):
 
     Members
     -------
-    write, w_at, w_data : a beat to write, its position, its lanes
-    previous : `w_data` of the previous cycle
+    arrives, write, w_at, w_data : a beat arrives, it is written, its position, its lanes
+    previous : `w_data` of the newest cycle with `arrives` before this one
     read, r_at, r_data : for each reader: read enable, position, lanes one cycle later
     update, u_data : write the beat that the last reader read in the previous cycle; never together with `write`, and
         never in a cycle in which a beat of the same parity is read
@@ -48,6 +48,7 @@ class BeatMemory(wiring.Component):
         beat = data.ArrayLayout(width, lanes)
         super().__init__(
             {
+                "arrives": In(1),
                 "write": In(1),
                 "w_at": In(range(depth)),
                 "w_data": In(beat),
@@ -72,7 +73,9 @@ class BeatMemory(wiring.Component):
         banks = [kind(depth=self.depth // self.banks, width=self.width, words=self.lanes) for _ in range(self.banks)]
         reads = Signal(self.banks)  # banks that are read
         last = Signal(range(self.depth))  # position that the last reader read
-        m.d.sync += [self.previous.eq(self.w_data), last.eq(self.r_at[self.readers - 1])]
+        m.d.sync += last.eq(self.r_at[self.readers - 1])
+        with m.If(self.arrives):
+            m.d.sync += self.previous.eq(self.w_data)
         for reader in range(self.readers):
             bank = Signal(bits, name=f"bank{reader}")
             m.d.sync += bank.eq(self.r_at[reader][:bits])
@@ -112,11 +115,12 @@ class BeatMemory(wiring.Component):
         for k in range(1, self.readers + 1):
             valid, position, lanes = beats[-1]
             waits, waiting_at = Signal(name=f"waits{k}"), Signal.like(position, name=f"waiting_at{k}")
-            m.d.sync += [waits.eq(valid & reads.bit_select(position[:bits], 1)), waiting_at.eq(position)]
-            waiting: Value = Value.cast(self.previous)
-            if k > 1:
-                waiting = Signal(len(lanes), name=f"waiting{k}")
-                m.d.sync += waiting.eq(lanes)
+            m.d.sync += waits.eq(valid & reads.bit_select(position[:bits], 1))
+            waiting: Value = Value.cast(self.previous) if k == 1 else Signal(len(lanes), name=f"waiting{k}")
+            with m.If(valid):
+                m.d.sync += waiting_at.eq(position)
+                if k > 1:
+                    m.d.sync += waiting.eq(lanes)
             beats.append((waits, waiting_at, waiting))
         return beats
 

@@ -133,7 +133,8 @@ class HistogramSelector(Selector):
                 buckets.w_addr.eq(Mux(path.weighted, weighted_number, walk.shown_bucket)),
                 buckets.w_data[0].eq(Mux(path.weighted, buckets.r_data[0] + weights.weights[w], 0)),
             ]
-            m.d.sync += [weighted_number.eq(number), weighted_use.eq(weights.use[w])]
+            with m.If(path.loaded):
+                m.d.sync += [weighted_number.eq(number), weighted_use.eq(weights.use[w])]
 
     def _control(self, m: Module, path: SumPath, walk: Walk) -> None:
         """State machine: READ fills the buckets of a level, SEARCH examines them, SETTLE waits for the last sum."""

@@ -166,6 +166,7 @@ class Selector(wiring.Component, ABC):
         total = add_all(m, [Addend(addend) for addend in path.addends], sizes.sum_bits)
         m.d.sync += decision.amount.eq(total)
         m.d.comb += [
+            weights.load.eq(path.loaded),
             weights.pairs.eq(self.pairs),
             weights.high.eq(row.high),
             weights.mode.eq(self.mode),

@@ -108,18 +108,18 @@ class Store(wiring.Component):
         frees = self.report_accepted & ~self.report_long
         m.d.sync += [
             stored.eq(accept & ~passing),
-            opens.eq(beats == 0),
-            ends.eq(beat.last),
             position.eq((position + write)[: len(position)]),
             occupied.eq((occupied + write - frees)[: len(occupied)]),
         ]
         with m.If(accept):
-            m.d.sync += beats.eq(Mux(beat.last, 0, beats + ~full))
+            m.d.sync += [beats.eq(Mux(beat.last, 0, beats + ~full)), opens.eq(beats == 0), ends.eq(beat.last)]
 
         pairs = Signal(sizes.pair)
         for w in range(sizes.lanes):
             m.d.comb += [pairs[w].key.eq(_key(beat.words[w], self.order)), pairs[w].count.eq(beat.counts[w])]
-        beat_row = self._measure_beat(m, [pairs[w].key for w in range(sizes.lanes)], position, beats, full, is_long)
+        beat_row = self._measure_beat(
+            m, [pairs[w].key for w in range(sizes.lanes)], accept, position, beats, full, is_long
+        )
         row = self._merge(m, beat_row, stored, opens)
         m.d.comb += [
             rows.w_data.eq(row),
@@ -128,7 +128,7 @@ class Store(wiring.Component):
             self.o.valid.eq(rows.r_rdy),
             rows.r_en.eq(self.o.ready),
         ]
-        self._connect_memories(m, pairs, position, write)
+        self._connect_memories(m, pairs, accept, position, write)
         return m
 
     @property
@@ -167,7 +167,14 @@ class Store(wiring.Component):
         return passing, pass_ready
 
     def _measure_beat(
-        self, m: Module, keys: Sequence[Value], position: Signal, beats: Signal, full: Signal, is_long: Signal
+        self,
+        m: Module,
+        keys: Sequence[Value],
+        accept: Signal,
+        position: Signal,
+        beats: Signal,
+        full: Signal,
+        is_long: Signal,
     ) -> data.View:
         """The row description after the accepted beat, with the extremes of this beat alone, one cycle later."""
         beat, lanes = self.i.payload, self.sizes.lanes
@@ -180,15 +187,17 @@ class Store(wiring.Component):
             highest.append(Mux(used, key, 0))
         empty = Signal()
         m.d.comb += empty.eq((beats == 0) & beat.last & (beat.used == 0))
-        m.d.sync += [
-            beat_row.start.eq(position),
-            beat_row.beats.eq(beats + ~full),
-            beat_row.tail.eq(Mux(full, lanes, beat.used)),
-            beat_row.join.eq(beat.join),
-            beat_row.long.eq(is_long),
-            beat_row.low.eq(Mux(empty, 0, _extreme(m, "low", lowest, operator.lt))),
-            beat_row.high.eq(_extreme(m, "high", highest, operator.gt)),
-        ]
+        low, high = _extreme(m, "low", lowest, operator.lt), _extreme(m, "high", highest, operator.gt)
+        with m.If(accept):
+            m.d.sync += [
+                beat_row.start.eq(position),
+                beat_row.beats.eq(beats + ~full),
+                beat_row.tail.eq(Mux(full, lanes, beat.used)),
+                beat_row.join.eq(beat.join),
+                beat_row.long.eq(is_long),
+                beat_row.low.eq(Mux(empty, 0, low)),
+                beat_row.high.eq(high),
+            ]
         return beat_row
 
     def _merge(self, m: Module, beat_row: data.View, stored: Signal, opens: Signal) -> data.View:
@@ -205,7 +214,7 @@ class Store(wiring.Component):
             m.d.sync += earlier.eq(row)
         return row
 
-    def _connect_memories(self, m: Module, pairs: data.View, position: Signal, write: Signal) -> None:
+    def _connect_memories(self, m: Module, pairs: data.View, accept: Signal, position: Signal, write: Signal) -> None:
         """The memories of the keys and of the token counts; the union of long rows in the keys."""
         sizes, ports = self.sizes, {"single_port": self.single_port}
         depth, lanes = sizes.pair_beats, sizes.lanes
@@ -229,7 +238,7 @@ class Store(wiring.Component):
                 self.report_keys[w].eq(Mux(self.report_long, keys.previous[w], keys.r_data[1][w])),
             ]
         for beats in (keys, counts):
-            m.d.comb += [beats.write.eq(write), beats.w_at.eq(position)]
+            m.d.comb += [beats.arrives.eq(accept), beats.write.eq(write), beats.w_at.eq(position)]
         slot = Signal(range(sizes.union_slots))  # bit of the union in each key, for the beat that was read
         m.d.sync += slot.eq(self.report_beat[len(position) :])
         self._update_union(m, keys, slot)

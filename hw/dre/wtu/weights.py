@@ -26,6 +26,7 @@ class Weights(wiring.Component):
 
     Members
     -------
+    load : `pairs` are valid; the weights stay until the cycle after the next `load`
     pairs, use : key and token count, and enable of each lane; the weight of a disabled lane is 0
     high : largest key of the row
     mode : see `SelectionMode`
@@ -38,6 +39,7 @@ class Weights(wiring.Component):
         self.sizes = sizes
         super().__init__(
             {
+                "load": In(1),
                 "pairs": In(sizes.pair),
                 "use": In(sizes.lanes),
                 "high": In(KEY_BITS),
@@ -76,7 +78,6 @@ class Weights(wiring.Component):
         ]
         rows = [Signal(len(tokens), name=f"row{w}_{k}") for k in range(MANTISSA_BITS)]
         m.d.comb += [row.eq(Mux(factor[k] & nonzero, tokens, 0)) for k, row in enumerate(rows)]
-        m.d.sync += [
-            product.eq(add_all(m, [Addend(row, k) for k, row in enumerate(rows)], len(product))),
-            shift.eq(Mux(scored & ~truncated, -cut, 0)),
-        ]
+        total = add_all(m, [Addend(row, k) for k, row in enumerate(rows)], len(product))
+        with m.If(self.load):
+            m.d.sync += [product.eq(total), shift.eq(Mux(scored & ~truncated, -cut, 0))]

@@ -65,7 +65,8 @@ class BeatMemorySpec(wiring.Component):
     """A read returns what was written last, if writer and readers keep the rules of `BeatMemory`.
 
     The specification tracks an arbitrary position. The writer fills a ring in order. Reader 0 reads any position, the
-    next one, or waits. The last of two readers empties the ring in order and updates beats that it has read.
+    next one, or waits. The last of two readers empties the ring in order and updates beats that it has read. Other
+    beats arrive (`passes`) and are not written.
     """
 
     DEPTH = 8
@@ -75,6 +76,7 @@ class BeatMemorySpec(wiring.Component):
         super().__init__(
             {
                 "write": In(1),
+                "passes": In(1),
                 "w_data": In(1),
                 "read": In(readers),
                 "position": In(range(self.DEPTH)),
@@ -106,6 +108,7 @@ class BeatMemorySpec(wiring.Component):
             room.eq(level != self.DEPTH),
             Assume(~self.write | room),
             Assume(~self.read[0] | (gap >= wait) | (self.position == (last + 1)[: len(last)])),
+            memory.arrives.eq(self.write | self.passes),
             memory.write.eq(self.write),
             memory.w_at.eq(head),
             memory.w_data.eq(self.w_data),
