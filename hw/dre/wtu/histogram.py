@@ -59,7 +59,6 @@ class HistogramSelector(Selector):
     """
 
     formula = "max(1, levels) * (beats + buckets + 4) + 12"
-    single_port = True
 
     @staticmethod
     def cycles(sizes: WtuSizes, beats: int, passes: int, levels: int, is_long: bool = False) -> int:

@@ -96,7 +96,6 @@ class Selector(wiring.Component, ABC):
 
     latency = None
     formula = ""  # text of `cycles`
-    single_port = False  # it waits several cycles before it reads a row again, see `BeatMemory`
 
     def __init__(self, sizes: WtuSizes):
         self.sizes = sizes

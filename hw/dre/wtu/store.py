@@ -30,15 +30,15 @@ class Store(wiring.Component):
 
     Timing
     ------
-    One beat per cycle enters. The pairs of a read are valid one cycle later, for one cycle. A read is accepted
-    when `read_accepted` or `report_accepted`: a read of a stored row by the selector always, by the reporter when the
-    selector does not read a beat of the same parity; a read of a long row when its next beat is valid. A row appears on
-    `o` two cycles after its last beat. A beat on `o_again` follows the first beat of every packet of a long row.
+    One beat per cycle enters, except while the selector or the reporter reads its bank. The pairs of a read are valid
+    one cycle later, for one cycle. A read is accepted when `read_accepted` or `report_accepted`: a read of a stored row
+    by the selector always, by the reporter when the selector does not read a beat of the same parity; a read of a long
+    row when its next beat is valid. A row appears on `o` two cycles after its last beat. A beat on `o_again` follows
+    the first beat of every packet of a long row.
 
     Parameters
     ----------
     sizes : sizes of the WTU
-    single_port : memories with one port, see `BeatMemory`; the selector waits before it reads a row again
 
     Members
     -------
@@ -54,8 +54,8 @@ class Store(wiring.Component):
 
     latency = None
 
-    def __init__(self, sizes: WtuSizes, *, single_port: bool):
-        self.sizes, self.single_port = sizes, single_port
+    def __init__(self, sizes: WtuSizes):
+        self.sizes = sizes
         super().__init__(
             {
                 "i": In(stream.Signature(sizes.beat)),
@@ -94,10 +94,10 @@ class Store(wiring.Component):
         accept = Signal()
         is_long = Signal()  # the beat belongs to a long row
         full = Signal()
-        write = Signal()
+        write, writable = Signal(), Signal()
         passing, pass_ready = self._stream_passes(m, beats, accept, is_long, full)
         row_fits = rows.level + (stored & ends) < rows.depth
-        beat_fits = Mux(is_long, pass_ready, occupied != sizes.pair_beats) | full
+        beat_fits = Mux(is_long, pass_ready, (occupied != sizes.pair_beats) & writable) | full
         m.d.comb += [
             full.eq(beats == Mux(is_long, sizes.beats, sizes.pair_beats)),
             self.i.ready.eq(Mux(passing, full | (pass_ready & self._reads_long), row_fits & beat_fits)),
@@ -128,7 +128,10 @@ class Store(wiring.Component):
             self.o.valid.eq(rows.r_rdy),
             rows.r_en.eq(self.o.ready),
         ]
-        self._connect_memories(m, pairs, accept, position, write)
+        passed = Signal(sizes.pair)  # the beat of a long row that was read
+        with m.If(accept & passing):
+            m.d.sync += passed.eq(pairs)
+        self._connect_memories(m, pairs, passed, position, write, writable)
         return m
 
     @property
@@ -179,15 +182,20 @@ class Store(wiring.Component):
         """The row description after the accepted beat, with the extremes of this beat alone, one cycle later."""
         beat, lanes = self.i.payload, self.sizes.lanes
         beat_row = Signal(self.sizes.row)
-        lowest, highest = [], []
-        for w, key in enumerate(keys):
-            used = Signal(name=f"used{w}")
-            m.d.comb += used.eq(~full & (~beat.last | (w < beat.used)))
-            lowest.append(Mux(used, key, ALL_ONES))
-            highest.append(Mux(used, key, 0))
+        used, lowest, highest = Signal(lanes), list[Value](), list[Value]()
+        m.d.comb += [used[w].eq(~full & (~beat.last | (w < beat.used))) for w in range(lanes)]
+        for w in range(0, lanes, 2):  # two lanes share a comparison; the second one is used only if the first one is
+            first, low, high = keys[w], keys[w], keys[w]
+            if w + 1 < lanes:
+                second, smaller = keys[w + 1], Signal(name=f"smaller{w}")
+                m.d.comb += smaller.eq(second < first)
+                low = Mux(used[w + 1] & smaller, second, first)
+                high = Mux(used[w + 1] & ~smaller, second, first)
+            lowest.append(Mux(used[w], low, ALL_ONES))
+            highest.append(Mux(used[w], high, 0))
         empty = Signal()
         m.d.comb += empty.eq((beats == 0) & beat.last & (beat.used == 0))
-        low, high = _extreme(m, "low", lowest, operator.lt), _extreme(m, "high", highest, operator.gt)
+        row_low, row_high = _extreme(m, "low", lowest, operator.lt), _extreme(m, "high", highest, operator.gt)
         with m.If(accept):
             m.d.sync += [
                 beat_row.start.eq(position),
@@ -195,8 +203,8 @@ class Store(wiring.Component):
                 beat_row.tail.eq(Mux(full, lanes, beat.used)),
                 beat_row.join.eq(beat.join),
                 beat_row.long.eq(is_long),
-                beat_row.low.eq(Mux(empty, 0, low)),
-                beat_row.high.eq(high),
+                beat_row.low.eq(Mux(empty, 0, row_low)),
+                beat_row.high.eq(row_high),
             ]
         return beat_row
 
@@ -214,12 +222,14 @@ class Store(wiring.Component):
             m.d.sync += earlier.eq(row)
         return row
 
-    def _connect_memories(self, m: Module, pairs: data.View, accept: Signal, position: Signal, write: Signal) -> None:
+    def _connect_memories(
+        self, m: Module, pairs: data.View, passed: data.View, position: Signal, write: Signal, writable: Signal
+    ) -> None:
         """The memories of the keys and of the token counts; the union of long rows in the keys."""
-        sizes, ports = self.sizes, {"single_port": self.single_port}
+        sizes = self.sizes
         depth, lanes = sizes.pair_beats, sizes.lanes
-        m.submodules.keys = keys = BeatMemory(depth=depth, width=KEY_BITS, lanes=lanes, readers=2, **ports)
-        m.submodules.counts = counts = BeatMemory(depth=depth, width=sizes.count_bits, lanes=lanes, readers=1, **ports)
+        m.submodules.keys = keys = BeatMemory(depth=depth, width=KEY_BITS, lanes=lanes, readers=2)
+        m.submodules.counts = counts = BeatMemory(depth=depth, width=sizes.count_bits, lanes=lanes, readers=1)
         report_row = Mux(self.report_long, self.report_beat[: len(position)], self.report_at)
         stored = self.read & ~self.read_long
         m.d.comb += [
@@ -229,30 +239,30 @@ class Store(wiring.Component):
             counts.r_at[0].eq(self.read_at),
             counts.read.eq(stored),
             keys.update.eq(self.union_write),
+            writable.eq(keys.w_ready & counts.w_ready),
         ]
         for w in range(sizes.lanes):
             m.d.comb += [keys.w_data[w].eq(pairs[w].key), counts.w_data[w].eq(pairs[w].count)]
             m.d.comb += [
-                self.read_pairs[w].key.eq(Mux(self.read_long, keys.previous[w], keys.r_data[0][w])),
-                self.read_pairs[w].count.eq(Mux(self.read_long, counts.previous[w], counts.r_data[0][w])),
-                self.report_keys[w].eq(Mux(self.report_long, keys.previous[w], keys.r_data[1][w])),
+                self.read_pairs[w].key.eq(Mux(self.read_long, passed[w].key, keys.r_data[0][w])),
+                self.read_pairs[w].count.eq(Mux(self.read_long, passed[w].count, counts.r_data[0][w])),
+                self.report_keys[w].eq(Mux(self.report_long, passed[w].key, keys.r_data[1][w])),
             ]
         for beats in (keys, counts):
-            m.d.comb += [beats.arrives.eq(accept), beats.write.eq(write), beats.w_at.eq(position)]
+            m.d.comb += [beats.write.eq(write), beats.w_at.eq(position)]
         slot = Signal(range(sizes.union_slots))  # bit of the union in each key, for the beat that was read
         m.d.sync += slot.eq(self.report_beat[len(position) :])
         self._update_union(m, keys, slot)
 
     def _update_union(self, m: Module, keys: BeatMemory, slot: Signal) -> None:
         """Show the lanes of the union in one slot of the keys that were read; replace them in these keys."""
-        bit = Signal(self.sizes.union_slots)
-        m.d.comb += bit.eq(1 << slot)
+        bit, kept = Signal(self.sizes.union_slots), Signal(self.sizes.union_slots)
+        m.d.comb += [bit.eq(1 << slot), kept.eq((bit - 1) | (~self.union_clear).replicate(len(bit)))]
         for w in range(self.sizes.lanes):
             word = Value.cast(keys.r_data[1][w])
-            kept = Mux(self.union_clear, word & (bit - 1), word)
             m.d.comb += [
                 self.union[w].eq((word & bit).any()),
-                keys.u_data[w].eq(kept | Mux(self.union_mask[w], bit, 0)),
+                keys.u_data[w].eq((word & kept) | Mux(self.union_mask[w], bit, 0)),
             ]
 
 

@@ -184,7 +184,7 @@ class WTU(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         sizes = self.sizes
-        m.submodules.store = store = Store(sizes, single_port=SELECTORS[self.design].single_port)
+        m.submodules.store = store = Store(sizes)
         m.submodules.selector = selector = SELECTORS[self.design](sizes)
         m.submodules.reporter = reporter = Reporter(sizes)
 

@@ -64,9 +64,9 @@ class BufferedRamSpec(wiring.Component):
 class BeatMemorySpec(wiring.Component):
     """A read returns what was written last, if writer and readers keep the rules of `BeatMemory`.
 
-    The specification tracks an arbitrary position. The writer fills a ring in order. Reader 0 reads any position, the
-    next one, or waits. The last of two readers empties the ring in order and updates beats that it has read. Other
-    beats arrive (`passes`) and are not written.
+    The specification tracks an arbitrary position. The writer fills a ring in order, whenever a beat is ready to be
+    written. Reader 0 reads any position. The last of two readers empties the ring in order and updates beats that it
+    has read.
     """
 
     DEPTH = 8
@@ -75,8 +75,7 @@ class BeatMemorySpec(wiring.Component):
         self.readers = readers
         super().__init__(
             {
-                "write": In(1),
-                "passes": In(1),
+                "offer": In(1),
                 "w_data": In(1),
                 "read": In(readers),
                 "position": In(range(self.DEPTH)),
@@ -84,32 +83,27 @@ class BeatMemorySpec(wiring.Component):
                 "u_data": In(1),
                 "tracked": In(range(self.DEPTH)),
                 "cover_read": Out(1),
-                "cover_delayed": Out(1),
+                "cover_waits": Out(1),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        memory = BeatMemory(depth=self.DEPTH, width=1, lanes=1, readers=self.readers, single_port=True)
-        m.submodules.memory = memory
+        m.submodules.memory = memory = BeatMemory(depth=self.DEPTH, width=1, lanes=1, readers=self.readers)
         constant(m, self.tracked)
         head, tail = Signal(range(self.DEPTH)), Signal(range(self.DEPTH))
-        level, room = Signal(range(self.DEPTH + 1)), Signal()
+        level = Signal(range(self.DEPTH + 1))
         content, known = Signal(), Signal()
-        age, quiet, gap = (Signal(2, init=3, name=name) for name in ("age", "quiet", "gap"))
-        last, read_before, last_before = Signal(range(self.DEPTH)), Signal(), Signal(range(self.DEPTH))
-        wait = self.readers + 1  # cycles from a write to the first read, and between two reads of one bank
+        read_before, last_before = Signal(), Signal(range(self.DEPTH))
         reads = [self.read[0], self.read[-1]]
         places = [self.position, tail if self.readers == 2 else self.position]
-        hit, written = Signal(self.readers), self.write & (head == self.tracked)
+        write, hit = Signal(), Signal(self.readers)
+        written = write & (head == self.tracked)
         updated = self.update & (last_before == self.tracked)
         m.d.comb += [
             Assume(~ResetSignal()),
-            room.eq(level != self.DEPTH),
-            Assume(~self.write | room),
-            Assume(~self.read[0] | (gap >= wait) | (self.position == (last + 1)[: len(last)])),
-            memory.arrives.eq(self.write | self.passes),
-            memory.write.eq(self.write),
+            write.eq(self.offer & memory.w_ready & (level != self.DEPTH)),
+            memory.write.eq(write),
             memory.w_at.eq(head),
             memory.w_data.eq(self.w_data),
             memory.update.eq(self.update),
@@ -120,10 +114,9 @@ class BeatMemorySpec(wiring.Component):
                 memory.read[reader].eq(reads[reader]),
                 memory.r_at[reader].eq(places[reader]),
                 hit[reader].eq(reads[reader] & (places[reader] == self.tracked)),
-                Assume(~hit[reader] | (known & (age >= wait))),
             ]
             shown, expected = Signal(name=f"shown{reader}"), Signal(name=f"expected{reader}")
-            m.d.sync += [shown.eq(hit[reader]), expected.eq(content)]
+            m.d.sync += [shown.eq(hit[reader] & known), expected.eq(content)]
             m.d.comb += Assert(~shown | (Value.cast(memory.r_data[reader]) == expected))
             same = reads[reader] & (places[reader][0] == last_before[0])
             m.d.comb += Assume(~(self.update & same))
@@ -131,7 +124,7 @@ class BeatMemorySpec(wiring.Component):
             m.d.comb += [
                 Assume(~reads[1] | (level != 0)),
                 Assume(~(reads[0] & reads[1] & (places[0][0] == places[1][0]))),
-                Assume(~self.update | (read_before & ~self.write & (quiet >= wait))),
+                Assume(~self.update | (read_before & ~write)),
             ]
             m.d.sync += [
                 read_before.eq(reads[1]),
@@ -141,23 +134,13 @@ class BeatMemorySpec(wiring.Component):
         else:  # any beats are freed
             m.d.comb += Assume(~self.update)
         frees = reads[1] if self.readers == 2 else level != 0
-        m.d.sync += [
-            head.eq((head + self.write)[: len(head)]),
-            level.eq((level + self.write - frees)[: len(level)]),
-            age.eq(Mux(written, 1, Mux(age == 3, 3, age + 1))),
-            quiet.eq(Mux(self.write, 1, Mux(quiet == 3, 3, quiet + 1))),
-            gap.eq(Mux(self.read[0], 1, Mux(gap == 3, 3, gap + 1))),
-        ]
-        with m.If(self.read[0]):
-            m.d.sync += last.eq(self.position)
+        m.d.sync += [head.eq((head + write)[: len(head)]), level.eq((level + write - frees)[: len(level)])]
         with m.If(written):
             m.d.sync += [content.eq(self.w_data), known.eq(1)]
         with m.Elif(updated):
             m.d.sync += content.eq(self.u_data)
-        bank = self.tracked[: memory.banks.bit_length() - 1]
-        busy = [reads[k] & (places[k][: len(bank)] == bank) for k in range(self.readers)]
         m.d.comb += [
-            self.cover_read.eq(hit.any() & content),
-            self.cover_delayed.eq((age == self.readers) & known & busy[-1]),
+            self.cover_read.eq(hit.any() & content & known),
+            self.cover_waits.eq(self.offer & ~memory.w_ready),
         ]
         return m
