@@ -173,21 +173,20 @@ class ReadEngine(wiring.Component):
         in_flight_burst = data.StructLayout({"address": WORD_ADDRESS_BITS, "last_of_job": 1})
         m.submodules.in_flight = in_flight = SyncFIFOBuffered(width=in_flight_burst.size, depth=self.bursts)
         m.submodules.words = words = SyncFIFOBuffered(width=self.beat.size, depth=self.depth)
-        # places of the word FIFO: reserved by all bursts in flight, reserved in this cycle
-        reserved, newly_reserved = Signal(range(self.depth + 1)), Signal(range(self.burst + 1))
-        count, requested, word_sent = Signal(range(self.burst + 1)), Signal(), Signal()
+        # places of the word FIFO: neither filled nor reserved by a burst in flight, reserved in this cycle
+        free, newly_reserved = Signal(range(self.depth + 1), init=self.depth), Signal(range(self.burst + 1))
+        requested, word_sent = Signal(), Signal()
         burst, request, response = splitter.o.payload, self.port.request, self.port.response
         newest, oldest = Signal(in_flight_burst), data.View(in_flight_burst, in_flight.r_data)
         word = Signal(self.beat)
         m.d.comb += [
             splitter.limit.eq(self.limit),
             splitter.halt.eq(self.halt),
-            count.eq(burst.request.length + 1),
-            request.valid.eq(splitter.o.valid & in_flight.w_rdy & (reserved + count <= self.depth)),
+            request.valid.eq(splitter.o.valid & in_flight.w_rdy & (burst.request.length < free)),
             request.payload.eq(burst.request),
             requested.eq(request.valid & request.ready),
             splitter.o.ready.eq(requested),
-            newly_reserved.eq(Mux(requested, count, 0)),
+            newly_reserved.eq(Mux(requested, burst.request.length + 1, 0)),
             newest.address.eq(burst.request.address),
             newest.last_of_job.eq(burst.last_of_job),
             in_flight.w_data.eq(newest),
@@ -204,7 +203,7 @@ class ReadEngine(wiring.Component):
             self.idle.eq((in_flight.level == 0) & ~in_flight.r_rdy),
             self.fault.eq(splitter.fault),
         ]
-        m.d.sync += reserved.eq((reserved + newly_reserved - word_sent)[: len(reserved)])
+        m.d.sync += free.eq((free - newly_reserved + word_sent)[: len(free)])
         with m.If(response.valid & (_cause(response.payload.resp) != Cause.NONE)):
             m.d.comb += [
                 self.fault.cause.eq(_cause(response.payload.resp)),

@@ -78,12 +78,15 @@ def row_length(m: Module, command: data.View, start: Value, row_done: Value, wid
     `row_done` advances to the next row. With the field `group` the row grows by one element every `group` rows.
     """
     row_in_group, beats = Signal(8, name="row_in_group"), Signal(LENGTH_BITS, name="row_beats")
-    shift = width.bit_length() - 1
-    m.d.comb += beats.eq((command.elements + (width - 1)) >> shift)
-    with m.If(start):
+    grows, shift = Signal(), width.bit_length() - 1
+    m.d.comb += [
+        beats.eq((command.elements + (width - 1)) >> shift),
+        grows.eq(row_done & (command.group != 0) & (row_in_group + 1 == command.group)),
+    ]
+    with m.If(start | grows):
         m.d.sync += row_in_group.eq(0)
-    with m.Elif(row_done & (command.group != 0)):
+    with m.Elif(row_done):
         m.d.sync += row_in_group.eq(row_in_group + 1)
-        with m.If(row_in_group + 1 == command.group):
-            m.d.sync += [row_in_group.eq(0), command.elements.eq(command.elements + 1)]
+    with m.If(grows):
+        m.d.sync += command.elements.eq(command.elements + 1)
     return beats, command.elements[:shift]

@@ -79,8 +79,7 @@ class OperandFetch(wiring.Component):
         a_address, b_address = Signal(WORD_ADDRESS_BITS), Signal(WORD_ADDRESS_BITS)
         row_beats, _ = row_length(m, command, start, row_done, self.width)
         beats, fixed_beats = Signal(LENGTH_BITS), Mux(is_b, command.b_beats, command.a_beats)
-        with m.If(start):
-            m.d.sync += [repetition.eq(0), again.eq(0), is_b.eq(0), a_address.eq(payload.a), b_address.eq(payload.b)]
+        read_again, sent, next_row = ~is_b & command.a_again & ~again, Signal(), Signal()
         with m.If(~command.is_means):
             m.d.comb += [
                 beats.eq(Mux(fixed_beats == 0, row_beats, fixed_beats)),
@@ -88,23 +87,23 @@ class OperandFetch(wiring.Component):
                 wide.eq(Mux(is_b, command.b_wide, command.a_wide)),
                 job.payload.address.eq(Mux(is_b, b_address, a_address)),
                 job.payload.count.eq(Mux(wide, beats << 1, beats)),
+                sent.eq(job.valid & job.ready),
             ]
-            read_again = ~is_b & command.a_again & ~again
-            with m.If(job.valid & job.ready & read_again):
-                m.d.sync += again.eq(1)
-            with m.Elif(job.valid & job.ready):
-                m.d.sync += again.eq(0)
-                with m.If(~is_b):
-                    m.d.sync += a_address.eq((a_address + command.a_stride)[:WORD_ADDRESS_BITS])
-                with m.Else():
-                    m.d.sync += b_address.eq((b_address + command.b_stride)[:WORD_ADDRESS_BITS])
-                with m.If(~is_b & command.b_used):
-                    m.d.sync += is_b.eq(1)
-                with m.Else():
-                    m.d.comb += row_done.eq(1)
-                    m.d.sync += [is_b.eq(0), repetition.eq(repetition + 1)]
-            with m.If(busy & (repetition == command.repeat)):
-                m.d.sync += busy.eq(0)
+        m.d.comb += [next_row.eq(sent & ~read_again), row_done.eq(next_row & (is_b | ~command.b_used))]
+        with m.If(start):
+            m.d.sync += [repetition.eq(0), again.eq(0), is_b.eq(0), a_address.eq(payload.a), b_address.eq(payload.b)]
+        with m.If(sent):
+            m.d.sync += again.eq(read_again)
+        with m.If(next_row):
+            m.d.sync += is_b.eq(~row_done)
+        with m.If(next_row & ~is_b):
+            m.d.sync += a_address.eq((a_address + command.a_stride)[:WORD_ADDRESS_BITS])
+        with m.If(next_row & is_b):
+            m.d.sync += b_address.eq((b_address + command.b_stride)[:WORD_ADDRESS_BITS])
+        with m.If(row_done):
+            m.d.sync += repetition.eq(repetition + 1)
+        with m.If(busy & ~command.is_means & (repetition == command.repeat)):
+            m.d.sync += busy.eq(0)
 
     def _request_keys(
         self, m: Module, command: data.View, busy: Signal, request: Signal, formats: SyncFIFOBuffered
