@@ -152,12 +152,11 @@ def _limits(core: Mapping[str, Any], gated: Mapping[str, Any], old: Mapping[str,
         for values in block["macros"] if OPERANDS in block["name"] else ():
             macro = Macro(**{key: value for key, value in values.items() if key != "bits"})
             operands += block["count"] * macro.area_um2(PREDICTIVE) / 1e6
-    total, rows = gated["total"]["mm2"], {row["name"]: row for row in gated["rows"]}
+    rows = {row["name"]: row for row in gated["rows"]}
     dre = sum(rows[name]["mm2"] for name in ("HCU", "WTU", "KVMU"))
     yield (
-        f"Area: the operand memory has {operands:.3f} mm2. It is written while it is read, so its cells have two ports "
-        "and twice the area. With one port for each bank, and a read that waits for a write, the core would have "
-        f"{total - operands / 2:.2f} mm2. Of the other rows, only the VPE is above V-Rex's by more than 0.03 mm2: a "
+        f"Area: the operand memory has {operands:.3f} mm2 in halves with one port; with a read port and a write port "
+        "it would have twice as much. Of the rows, only the VPE is above V-Rex's by more than 0.03 mm2: a "
         "lane computes its functions with an FP32 multiplier, two FP32 adders, a divider and SiLU "
         "([area of the vector engine](lxe.md#area-of-the-vector-engine))."
     )
@@ -168,11 +167,8 @@ def _limits(core: Mapping[str, Any], gated: Mapping[str, Any], old: Mapping[str,
     )
     generator = gated["power_by_stimulus"]["generator"]["mw"]
     yield (
-        "Idle WTU: most of its registers have no enable, so that their clock is not gated: read data and write "
-        "buffers of its memories, counters, products and sums. They have almost all of the idle power. The power of "
-        "the core is at its aim for a video and for random bits; for keys of the generator it is "
-        f"{generator['total'] - AIMS['mw']:.0f} mW above. A MAC takes {generator['DPE'] / MACS:.3f} mW with its clock, "
-        f"{old['DPE'] / MACS:.3f} mW before."
+        f"Power: a MAC takes {generator['DPE'] / MACS:.3f} mW with its clock, {old['DPE'] / MACS:.3f} mW before. Idle, "
+        "the WTU took 5.12 mW while its counters, beats, products and sums were loaded in every cycle."
     )
 
 
