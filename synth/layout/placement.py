@@ -2,6 +2,8 @@
 
 graywolf decides the row and the order of the cells and the order of the pins. This module writes its input, and makes
 a legal placement of its result: cells on sites, free sites spread evenly, every second row upside down, pins on tracks.
+Below a utilisation of `ROW_SHARE` the rows do not become longer. Rows without cells between them take the free space:
+cells and metal 1 leave two horizontal layers for wires, but three vertical ones.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from synth.layout.tools import run
 
 ROW_MARGIN = 5  # rows' tracks between the cells and the edge of the die, for wires around the cells
 FILLER = "FILL"  # cell of one site
+ROW_SHARE = 0.8  # of a row with cells that the cells fill, on average, if the utilisation is not above it
 _PIN_PITCHES = 2  # tracks between neighbouring pins of the unit: a via of one pin blocks the next track
 _CORNER = 3  # tracks at both ends of an edge without pins, where they would block those of the next edge
 _SCALE = 10  # nm of one of graywolf's units
@@ -196,7 +199,8 @@ def legal(design: Design, lef: Lef, text: str, utilisation: float) -> Placement:
     widths = {name: lef.cells[kind].width // lef.site for name, kind in design.cells.items()}
     total = sum(widths.values())
     longest = max(sum(widths[name] for _, name in row) for row in rows.values())
-    sites = max(longest, math.ceil(total / utilisation / len(rows)))
+    count = max(len(rows), math.ceil(len(rows) * ROW_SHARE / utilisation - 1e-9))
+    sites = max(longest, math.ceil(total / utilisation / count))
     layers = list(lef.layers.values())
     pitch_x, pitch_y = layers[1].pitch, layers[0].pitch
     margin = ROW_MARGIN * pitch_x, ROW_MARGIN * pitch_y
@@ -207,19 +211,21 @@ def legal(design: Design, lef: Lef, text: str, utilisation: float) -> Placement:
     need_x, need_y = (_PIN_PITCHES * most[upright] + 2 * _CORNER for upright in (True, False))
     core_x = max(sites * lef.site, pitch_x * need_x - 2 * margin[0])
     sites = -(-core_x // lef.site)
-    core_y = len(rows) * height
+    core_y = count * height
     edge_y = -(-(layers[2].pitch * need_y - core_y) // (2 * pitch_y)) * pitch_y
     margin = margin[0], max(margin[1], edge_y)
     width, die_height = sites * lef.site + 2 * margin[0], core_y + 2 * margin[1]
     cells: dict[str, Place] = {}
     fillers: dict[str, str] = {}
     row_list = []
-    for k, level in enumerate(sorted(rows)):
+    used = {(2 * k + 1) * count // (2 * len(rows)): level for k, level in enumerate(sorted(rows))}
+    for k in range(count):
+        order = sorted(rows[used[k]]) if k in used else []
         orient = "FS" if k % 2 else "N"
         y = margin[1] + k * height
         row_list.append((margin[0], y, sites, orient))
         end = 0
-        for label, site in (*_spread(sorted(rows[level]), widths, sites), ("", sites)):
+        for label, site in (*_spread(order, widths, sites), ("", sites)):
             for at in range(end, site):
                 fillers[f"fill_{k}_{at}"] = FILLER
                 cells[f"fill_{k}_{at}"] = Place(margin[0] + at * lef.site, y, orient)
@@ -227,7 +233,7 @@ def legal(design: Design, lef: Lef, text: str, utilisation: float) -> Placement:
                 cells[label] = Place(margin[0] + site * lef.site, y, orient)
                 end = site + widths[label]
     pins = _pins(pads, width, die_height, layers)
-    return Placement(width, die_height, cells, pins, fillers, tuple(row_list), total / (sites * len(rows)))
+    return Placement(width, die_height, cells, pins, fillers, tuple(row_list), total / (sites * count))
 
 
 def _spread(row: list[tuple[float, str]], widths: dict[str, int], sites: int) -> list[tuple[str, int]]:

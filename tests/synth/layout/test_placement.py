@@ -19,10 +19,13 @@ twpin_y 300 400 380 600 0 -2
 """
 
 
-def test_cells_on_rows_and_sites(pair):
-    placement = legal(pair.design, pair.lef, RESULT, 0.5)
-    first, second = placement.cells["u0"], placement.cells["u1"]
-    assert first.orient == "N" and second.orient == "FS" and second.y - first.y == 10000
+@pytest.mark.parametrize(("utilisation", "count", "used"), [(0.8, 2, [0, 1]), (0.5, 4, [1, 3]), (0.35, 5, [1, 3])])
+def test_cells_on_rows_and_sites(pair, utilisation, count, used):
+    """At a low utilisation there are more rows, not longer ones."""
+    placement = legal(pair.design, pair.lef, RESULT, utilisation)
+    assert len(placement.rows) == count
+    assert [placement.rows[k][1] for k in used] == [placement.cells[name].y for name in ("u0", "u1")]
+    assert placement.rows[0][2] <= legal(pair.design, pair.lef, RESULT, 0.8).rows[0][2] == 3
     for k, (x, y, sites, orient) in enumerate(placement.rows):
         inside = [at for at in placement.cells.values() if at.y == y]
         assert {at.orient for at in inside} == {orient} and orient == ("FS" if k % 2 else "N")
@@ -31,7 +34,8 @@ def test_cells_on_rows_and_sites(pair):
                 for site in range((at.x - x) // 800, (at.x - x) // 800 + widths[name])]  # fmt: skip
         assert sorted(used) == list(range(sites))  # no gap in the rails, no overlap
         assert all((at.x - x) % 800 == 0 for at in inside)
-    assert placement.utilisation == pytest.approx(4 / (2 * placement.rows[0][2])) and placement.utilisation <= 0.5
+    assert placement.utilisation == pytest.approx(4 / (count * placement.rows[0][2]))
+    assert placement.utilisation <= utilisation
 
 
 def test_pins_on_tracks_of_the_edges(pair):
