@@ -217,10 +217,18 @@ def area_of_rtlil(
     macro_bits: int = MIN_BITS,
     gated: int = GATED_REGISTERS,
     isolated: bool = False,
+    flat_bytes: int | None = None,
 ) -> Area:
-    """As `area`, for a design as RTLIL text with the top module `unit`; `isolated` as in `map_block`, for the top."""
+    """As `area`, for a design as RTLIL text with the top module `unit`.
+
+    Parameters
+    ----------
+    isolated : as in `map_block`, for the top
+    flat_bytes : as in `partition`; None for its default
+    """
     library, clock_ps = library or libraries.embedded(), period_ps(clock_mhz)
-    blocks = partition(design, unit)
+    limits = {} if flat_bytes is None else {"flat_bytes": flat_bytes}
+    blocks = partition(design, unit, **limits)
     by_name = {block.name: block for block in blocks}
     mapped = {
         block.name: map_block(

@@ -39,6 +39,7 @@ from util.files import build_root, digest, write, write_all
 from util.text import table
 
 MAX_CELLS = 40_000  # more take qrouter many hours
+FLAT_BYTES = 3_000_000  # RTLIL text of a larger design has more than `MAX_CELLS` cells
 BIT_CELLS = 3  # of a bit of memory: flip-flop, multiplexers to write and to read it
 UTILISATION = 0.8
 _MEMORY = re.compile(r"^  memory width (\d+) size (\d+)", re.M)
@@ -212,6 +213,7 @@ def layout(
         tool=tool,
         macro_bits=1 << 60,
         isolated=True,
+        flat_bytes=FLAT_BYTES,
     )
     progress("map", 1, 1)
     mapped = area.mapped[name]
@@ -297,7 +299,7 @@ def _module(text: str, unit: str, module: str | None) -> str:
 
 def _fits(text: str, name: str) -> None:
     """Raise `ValueError`, before the mapping, for a unit that is certainly too large."""
-    blocks = partition(text, name)
+    blocks = partition(text, name, flat_bytes=FLAT_BYTES)
     bits = sum(int(width) * int(rows) for block in blocks for width, rows in _MEMORY.findall(block.rtlil))
     if BIT_CELLS * bits > MAX_CELLS:
         raise _too_large(name, f"{bits} bits of memory, {BIT_CELLS} cells each at least")

@@ -8,6 +8,7 @@ import pytest
 from hw import emit
 from hw.config import Config
 from hw.yosys import ToolError
+from synth.blocks import partition
 from synth.layout import flow, opensta, placement, report, routing, tools
 from synth.library.reader import Library, choose
 from tests.synth.shared_ports import SharedPorts
@@ -41,6 +42,24 @@ def test_a_unit_that_is_too_large(monkeypatch):
     monkeypatch.setattr(tools, "require", lambda: None)
     with pytest.raises(ValueError, match="layout of operand_memory must have at most 40000 cells, got 17280 bits of"):
         flow.layout("operand_memory", TINY)
+    with pytest.raises(ValueError, match="layout of vpe must have at most 40000 cells, got a design of several blocks"):
+        flow.layout("vpe", TINY)
+
+
+def test_a_unit_of_several_blocks_is_mapped_as_one(monkeypatch):
+    """Four equal rows of a dpe are blocks of their own in an area report; a layout has one block of all cells."""
+    texts = []
+
+    def stop(text, name, *arguments, flat_bytes, **options):
+        assert len(partition(text, name)) == 2
+        texts.extend(partition(text, name, flat_bytes=flat_bytes))
+        raise ToolError("stop")
+
+    monkeypatch.setattr(tools, "require", lambda: None)
+    monkeypatch.setattr(flow, "area_of_rtlil", stop)
+    with pytest.raises(ToolError, match="stop"):
+        flow.layout("dpe", TINY)
+    assert [block.name for block in texts] == ["dpe"] and not texts[0].children
 
 
 def test_a_program_that_fails(tmp_path):
@@ -79,10 +98,11 @@ def test_a_routed_module(tmp_path, monkeypatch):
 
 
 @installed
-def test_ports_on_one_net_are_routed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("utilisation", [0.8, 0.5])
+def test_ports_on_one_net_are_routed(tmp_path, monkeypatch, utilisation):
     monkeypatch.setenv("VREX_BUILD", str(tmp_path))
     monkeypatch.setattr(flow, "rtlil", lambda unit, config: emit.to_rtlil(SharedPorts(12), unit))
-    result = flow.layout("hcu", TINY)
+    result = flow.layout("hcu", TINY, utilisation=utilisation)
     values = result.json()
     assert (
         result.connectivity.clean and values["too_close"] == 0 and values["ports"] == 2 + 12 + 12 + 1 + 2
