@@ -156,7 +156,7 @@ def _limits(core: Mapping[str, Any], gated: Mapping[str, Any], old: Mapping[str,
     dre = sum(rows[name]["mm2"] for name in ("HCU", "WTU", "KVMU"))
     yield (
         f"Area: the operand memory has {operands:.3f} mm2 in halves with one port; with a read port and a write port "
-        "it would have twice as much. Of the rows, only the VPE is above V-Rex's by more than 0.03 mm2: a "
+        "it would have twice as much. Of the other rows, only the VPE is above V-Rex's by more than 0.03 mm2: a "
         "lane computes its functions with an FP32 multiplier, two FP32 adders, a divider and SiLU "
         "([area of the vector engine](lxe.md#area-of-the-vector-engine))."
     )
