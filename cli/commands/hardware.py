@@ -345,14 +345,14 @@ def add_board(commands: Any) -> None:
     parser.add_argument(
         "--unit",
         default="wtu",
-        help="wtu or hcu, units without memory jobs, or core with block memories and a model, for which only the "
-        "preset tiny is small enough (default wtu)",
+        help="wtu or hcu, units without memory jobs; or core, with block memories and a model (only at tiny; nextpnr "
+        "has placed it, but not routed it yet) (default wtu)",
     )
     add_configuration(parser, "small")
     add_yosys(parser)
     add_seed(parser, "the model of the core")
     parser.add_argument("--beats", type=int, default=160, help="tokens of the test vectors (default 160)")
-    clock = "clock frequency, of a PLL (default: clock of the board; core: 5)"
+    clock = "clock frequency: 5, 6, 8, 10, 12, 15, 20 or 24 from a PLL (default: clock of the board; core: 5)"
     parser.add_argument("--clock-mhz", type=int, metavar="MHZ", help=clock)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default build/board/BOARD)")
     add_json(parser, "report")

@@ -299,11 +299,13 @@ def _module(text: str, unit: str, module: str | None) -> str:
 
 def _fits(text: str, name: str) -> None:
     """Raise `ValueError`, before the mapping, for a unit that is certainly too large."""
-    blocks = partition(text, name, flat_bytes=FLAT_BYTES)
-    bits = sum(int(width) * int(rows) for block in blocks for width, rows in _MEMORY.findall(block.rtlil))
+    modules = partition(text, name, flat_bytes=0, min_bytes=0)
+    bits = sum(
+        module.count * int(width) * int(rows) for module in modules for width, rows in _MEMORY.findall(module.rtlil)
+    )
     if BIT_CELLS * bits > MAX_CELLS:
         raise _too_large(name, f"{bits} bits of memory, {BIT_CELLS} cells each at least")
-    if len(blocks) > 1:
+    if len(partition(text, name, flat_bytes=FLAT_BYTES)) > 1:
         raise _too_large(name, "a design of several blocks")
 
 

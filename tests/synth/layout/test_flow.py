@@ -40,7 +40,7 @@ def test_invalid_options(monkeypatch, options, message):
 
 def test_a_unit_that_is_too_large(monkeypatch):
     monkeypatch.setattr(tools, "require", lambda: None)
-    with pytest.raises(ValueError, match="layout of operand_memory must have at most 40000 cells, got 13824 bits of"):
+    with pytest.raises(ValueError, match="layout of operand_memory must have at most 40000 cells, got 27648 bits of"):
         flow.layout("operand_memory", TINY)
     with pytest.raises(ValueError, match="layout of vpe must have at most 40000 cells, got a design of several blocks"):
         flow.layout("vpe", TINY)
