@@ -314,7 +314,9 @@ class LanguageModelCompiler:
             after = p.builder.meet(copied)
         norm = p.builder.meet(layer.norm(p, self.norm, hidden, count, after))
         x = Activations([Columns(layer.normed, self.words, layer.normed_row)], norm)
-        logits = p.builder.meet(layer.products.multiply(p, self.head, count, x, self.logits, wide=True))
+        logits = p.builder.meet(
+            layer.products.multiply(p, self.head, count, x, self.logits, wide=True, stride=2 * self.blocks)
+        )
         for row in range(count) if p.builder.share.leads else ():
             self._choose(p, row, logits)
 

@@ -7,7 +7,7 @@ tokens at run time.
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -158,7 +158,8 @@ class LayerCompiler:
         self.factors = allocate(2 * t)
         self.middle_row = row_words(self.ffn, n)
         self.normed, self.middle = allocate(t * self.normed_row), allocate(t * self.middle_row)
-        self.wide = {name: allocate(2 * t * width) for name, width in
+        row = self.products.result_row
+        self.wide = {name: allocate(t * row(width)) for name, width in
                      (("q", self.q), ("k", self.kv), ("o", self.x_words), ("gate", self.ffn), ("up", self.ffn),
                       ("down", self.x_words))}  # fmt: skip
         max_tokens = self.max_tokens[False]
@@ -170,7 +171,7 @@ class LayerCompiler:
             self.plain |= {"q": allocate(t * self.q), "k": allocate(t * self.kv)}
             self.no_angles = allocate(2 * self.head)
         if self.table.partial:
-            self.plain["q"], self.wide["speculated"] = allocate(t * self.q), allocate(2 * t * self.q)
+            self.plain["q"], self.wide["speculated"] = allocate(t * self.q), allocate(t * row(self.q))
         self.prunes = self.table.rho != 1
         if self.prunes:
             blocks = -(-t // self.width)
@@ -559,26 +560,37 @@ class LayerCompiler:
     def _residual(
         self, p: Operands, tokens: int, x: int, y: int, out: int, after: Sequence[CommandRef]
     ) -> list[CommandRef]:
-        piece = self.x_piece
-        rows = p.builder.share.part(tokens * self.x_words // piece)
-        return self._vector(p, "residual", after, repeat=rows, a=x, a_stride=piece, a_beats=piece, b=y,
-                            b_stride=2 * piece, b_beats=piece, b_wide=1, b_used=1, out=out, out_stride=piece,
-                            out_beats=piece, extra=1)  # fmt: skip
-
-    def _gated(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
-        """SiLU of the gates times the products `up`; a core has consecutive pieces, those of all tokens in turn."""
-        piece, last = self.piece, list[CommandRef]()
-        part = p.builder.share.part(tokens * self.ffn // piece)
-        for column in range(self.ffn // piece):
-            first = column * tokens
-            rows = range(max(part.start - first, 0), min(part.stop - first, tokens))
-            start, stride = 2 * column * piece, 2 * self.ffn
+        """Sum of the rows `x` and the products `y`; a core has consecutive pieces, see `_columns`."""
+        piece, words, last = self.x_piece, self.x_words, list[CommandRef]()
+        for start, rows in self._columns(p, tokens, words, piece):
             last = self._vector(
-                p, "gated", after, repeat=rows, a=self.wide["gate"] + start, a_stride=stride, a_beats=piece, a_wide=1,
-                b=self.wide["up"] + start, b_stride=stride, b_beats=piece, b_wide=1, b_used=1,
-                out=self.middle + column * piece, out_stride=self.middle_row, out_beats=piece, extra=1,
+                p, "residual", after, repeat=rows, a=x + start, a_stride=words, a_beats=piece,
+                b=y + 2 * start, b_stride=self.products.result_row(words), b_beats=piece, b_wide=1, b_used=1,
+                out=out + start, out_stride=words, out_beats=piece, extra=1,
             ) or last  # fmt: skip
         return last
+
+    def _gated(self, p: Operands, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
+        """SiLU of the gates times the products `up`."""
+        piece, stride, last = self.piece, self.products.result_row(self.ffn), list[CommandRef]()
+        for start, rows in self._columns(p, tokens, self.ffn, piece):
+            last = self._vector(
+                p, "gated", after, repeat=rows, a=self.wide["gate"] + 2 * start, a_stride=stride, a_beats=piece,
+                a_wide=1, b=self.wide["up"] + 2 * start, b_stride=stride, b_beats=piece, b_wide=1, b_used=1,
+                out=self.middle + start, out_stride=self.middle_row, out_beats=piece, extra=1,
+            ) or last  # fmt: skip
+        return last
+
+    @staticmethod
+    def _columns(p: Operands, tokens: int, words: int, piece: int) -> Iterator[tuple[int, range]]:
+        """First word of each piece of rows of `words` words, and the tokens whose piece this core computes.
+
+        A core has consecutive pieces, those of all tokens in turn.
+        """
+        part = p.builder.share.part(tokens * words // piece)
+        for column in range(words // piece):
+            first = column * tokens
+            yield column * piece, range(max(part.start - first, 0), min(part.stop - first, tokens))
 
     def _rope(self, p: Operands, name: str, tokens: int, after: Sequence[CommandRef]) -> list[CommandRef]:
         return self._rotate(p, name, tokens, after, self.wide[name], self.rotated[name])
@@ -596,9 +608,10 @@ class LayerCompiler:
     ) -> list[CommandRef]:
         """Rotate queries or keys, FP32 at `source`, by the angles of the step; `plain`: by angles of 0."""
         words, rows = {"q": self.q, "k": self.kv}[name], p.builder.share.part(tokens)
+        row = self.products.result_row(words)
         angles, stride = (self.no_angles, 0) if plain else (self.cosines, 2 * self.head)
         return self._vector(p, f"rope {name}", after, repeat=rows, a=angles, a_stride=stride, a_beats=self.head,
-                            a_wide=1, b=source, b_stride=2 * words, b_beats=words, b_wide=1, b_used=1,
+                            a_wide=1, b=source, b_stride=row, b_beats=words, b_wide=1, b_used=1,
                             out=out, out_stride=words, out_beats=words, extra=1)  # fmt: skip
 
     def _without_rope(

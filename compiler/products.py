@@ -7,7 +7,7 @@ from math import inf
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
-from compiler.memory import block_words, tile_numbers
+from compiler.memory import block_words, row_words, tile_numbers
 from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.load_unit import LengthLimit
@@ -76,6 +76,13 @@ class Products:
         """An empty program of the core with this share."""
         return Operands(ProgramBuilder(share), self.half * self.width, self.rows)
 
+    def result_row(self, m_blocks: int, wide: bool = True) -> int:
+        """Words from one row of results to the next: rows of FP32 (`wide`) have the gap of `row_words`.
+
+        A result block is written row by row. Without the gap, all rows of many models begin in the same channel.
+        """
+        return row_words(2 * m_blocks, self.width) if wide else m_blocks
+
     def fits(self, tokens: int, words: int) -> bool:
         """Whether activations of `words` words per token fit the operand memory, and their tokens the accumulators."""
         return tokens * words <= self.rows and tokens <= self.accumulators
@@ -124,12 +131,12 @@ class Products:
         that fit the operand memory are loaded once. Otherwise they are loaded in pieces, each before the weights of the
         next step, which wait for the MULTIPLY before this one. Steps with the same weights share them. `wide`: the
         results are FP32.
-        `stride`: words from one row of results to the next; 0: the words of a row.
+        `stride`: words from one row of results to the next; 0: those of `result_row`.
         `after`: commands that write the matrix, when it is not constant.
         """
         k_blocks = matrix.k_blocks
         n, words_per_block, fits = self.width, 1 + wide, self.fits(tokens, k_blocks)
-        stride = stride or matrix.m_blocks * words_per_block
+        stride = stride or self.result_row(matrix.m_blocks, wide)
         part = (share or p.builder.share).part(matrix.m_blocks)
         steps = self.plan(part, k_blocks, tokens)
         loading = self.loading(steps)
@@ -211,6 +218,7 @@ class Products:
         else:  # a piece of the activations is used for as many result blocks as the accumulators allow
             size = self._piece_tokens(tokens)
             most, longest = min(m_blocks, self.accumulators // size, self.half), self.rows // 2 // size
+            most = -(-m_blocks // -(-m_blocks // most))  # groups of about the same size
         groups = [(m, min(most, part.stop - m)) for m in part[::most]]
         return [
             Product(token, min(size, tokens - token), m, results, k, min(inputs, k_blocks - k))

@@ -73,6 +73,7 @@ class StateSpaceCompiler:
             raise ValueError(f"width must be at most {(rows - 1) // 3} for vpe_rows = {rows}, got {shape.width}")
         self.inner = shape.inner // n
         self.row = row_words(self.inner, n)  # of activations that a product reads
+        self.wide_row = products.result_row(self.inner)  # of FP32 products
         self.rank, self.terms = shape.padded_rank // n, shape.padded_terms // n
         self.taps_piece = largest_divisor(self.inner, rows // programs.rows_of_convolution(1, shape.width))
         self.steps_piece = largest_divisor(self.inner, rows // programs.rows_of_steps(1))
@@ -80,13 +81,13 @@ class StateSpaceCompiler:
         allocate, t = region.allocate, tokens
         self.history = allocate((shape.width - 1 + t) * self.inner)
         self.gate, self.x, self.low = (
-            allocate(2 * t * self.inner),
+            allocate(t * self.wide_row),
             allocate(t * self.row),
             allocate(t * (self.rank + self.terms)),
         )
-        self.raw, self.steps = allocate(2 * t * self.inner), allocate(2 * programs.STEP_TERMS * t * self.inner)
+        self.raw, self.steps = allocate(t * self.wide_row), allocate(2 * programs.STEP_TERMS * t * self.inner)
         self.spread, self.y = allocate(2 * t * shape.states), allocate(2 * t * self.inner)
-        self.gated, self.out = allocate(t * self.row), allocate(2 * t * shape.outputs // n)
+        self.gated, self.out = allocate(t * self.row), allocate(t * products.result_row(shape.outputs // n))
         self.one, self.fused = allocate(1), allocate(t * shape.outputs // n)
         width, states, piece = shape.width, shape.states, self.steps_piece
         fuse_piece = largest_divisor(shape.outputs // n // vectors.config.kv_heads, rows)
@@ -152,14 +153,14 @@ class StateSpaceCompiler:
         """
         written, saved = self.add_step(p, step)
         out, last, words = p.builder.meet(written), list[CommandRef](), self.shape.outputs // self.products.width
-        width = words // len(context)
+        width, row = words // len(context), self.products.result_row(words)
         piece = largest_divisor(width, self.vectors.config.vpe_rows)
         for part in p.builder.share.part(words // piece):
             head, start = divmod(part * piece, width)
             last = self.vectors.command(
                 p, "residual of branch", out, repeat=step.tokens,
                 a=context[head] + start, a_stride=width, a_beats=piece,
-                b=self.out + 2 * part * piece, b_stride=2 * words, b_beats=piece, b_wide=1, b_used=1,
+                b=self.out + 2 * part * piece, b_stride=row, b_beats=piece, b_wide=1, b_used=1,
                 out=self.fused + part * piece, out_stride=words, out_beats=piece, extra=1,
             )  # fmt: skip
         return [*last, *saved]
@@ -190,7 +191,7 @@ class StateSpaceCompiler:
         gated, piece, scanned = list[CommandRef](), self.gate_piece, meet(y)
         for word in self._pieces(p, piece):
             gated = self.vectors.command(
-                p, "branch gate", scanned, repeat=t, a=self.gate + 2 * word, a_stride=2 * self.inner, a_beats=piece,
+                p, "branch gate", scanned, repeat=t, a=self.gate + 2 * word, a_stride=self.wide_row, a_beats=piece,
                 a_wide=1, b=self.y + 2 * word, b_stride=2 * self.inner, b_beats=piece, b_wide=1, b_used=1,
                 out=self.gated + word, out_stride=self.row, out_beats=piece, extra=1,
             )  # fmt: skip
@@ -232,7 +233,7 @@ class StateSpaceCompiler:
             self.vectors.command(p, "branch skip", [], repeat=1, a=self.skip + word, a_beats=piece,
                                  destination=Destination.NONE, extra=1)  # fmt: skip
             last = self.vectors.command(
-                p, "branch steps", after, repeat=tokens, a=self.raw + 2 * word, a_stride=2 * inner, a_beats=piece,
+                p, "branch steps", after, repeat=tokens, a=self.raw + 2 * word, a_stride=self.wide_row, a_beats=piece,
                 a_wide=1, b=self.x + word, b_stride=self.row, b_beats=piece, b_used=1,
                 out=self.steps + 2 * beats * word, out_stride=2 * beats * inner, out_beats=beats * piece, out_wide=1,
                 extra=1,
