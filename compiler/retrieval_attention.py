@@ -445,15 +445,19 @@ class RetrievalAttention:
     ) -> list[CommandRef]:
         """Values of one KV head times their attention weights; the accumulators limit the rows of one pass.
 
-        The cores of the head split the words of a value.
+        The cores of the head split the words of a value, then the rows if they need several passes.
         """
-        chunk, product, words = self.half // self.head, list[CommandRef](), team.part(self.head)
+        chunk, product, every = self.half // self.head, list[CommandRef](), tokens * self.group
+        pass_rows = min(self.accumulators // self.head, self.rows // chunk)
+        words, part = team.part(self.head), range(every)
+        if splits := min(team.count // self.head, -(-every // pass_rows)):
+            split, word = divmod(team.number, self.head)
+            words, part = range(word, word + 1), Share(split, splits).part(every) if split < splits else range(0)
         if head is None or not words:
             return product
         length_fields = self._past(selected, head) | {"extra": selected.before + tokens}
-        pass_rows = min(self.accumulators // self.head, self.rows // chunk)
-        for row in range(0, tokens * self.group, pass_rows):
-            rows = min(pass_rows, tokens * self.group - row)
+        for row in part[::pass_rows]:
+            rows = min(pass_rows, part.stop - row)
             for block in range(0, self._attended_blocks(tokens, selected), chunk):
                 values = self._gather(p, head, tokens, selected, block, ALONE, values=words)
                 fields = {
