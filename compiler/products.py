@@ -255,8 +255,13 @@ class Products:
         """Words of activations that a core loads for the steps of a product."""
         if self.fits(tokens, k_blocks):
             return tokens * k_blocks if plan else 0
+        return sum(step.tokens * step.inputs for step in self.pieces(plan))
+
+    @staticmethod
+    def pieces(plan: Sequence[Product]) -> list[Product]:
+        """The steps that load a piece of activations that do not fit the operand memory."""
         pieces = [(step.token, step.k, step.inputs) for step in plan]
-        return sum(step.tokens * step.inputs for at, step in enumerate(plan) if not at or pieces[at] != pieces[at - 1])
+        return [step for at, step in enumerate(plan) if not at or pieces[at] != pieces[at - 1]]
 
     def _piece_tokens(self, tokens: int) -> int:
         """Tokens of a piece of activations that do not fit the operand memory."""

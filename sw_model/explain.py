@@ -30,6 +30,7 @@ NAMES = {
     "HCU": "the hash clustering unit",
     "WTU": "the threshold unit",
     "KVMU": "the look-up of clusters",
+    "CODE": "the reads of vector instructions",
     "GPU": "the GPU",
 }
 UNBOUNDED = 1000  # a parameter this many times better bounds nothing any more

@@ -19,11 +19,16 @@ from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.sequencer import QUEUE_DEPTHS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.core_ports import (
+    WRITTEN_ROWS,
+    activations_bytes_per_s,
     burst_bytes,
+    index_bytes_per_s,
     keys_bytes_per_s,
+    product_s,
     read_latency_s,
+    same_word_bytes_per_s,
+    values_bytes_per_s,
     vector_bytes_per_s,
-    weights_s,
     word_bytes,
 )
 from sw_model.engine import PS_PER_S, Task, Timeline
@@ -33,13 +38,16 @@ from sw_model.rates import Rates
 from sw_model.systems import Core, System
 from sw_model.unit_cycles import (
     PORT_CYCLES,
+    ProductLoads,
     attention_bytes,
     attention_passes,
+    code_words,
+    copy_cycles,
     dpe_cycles,
     hcu_cycles,
+    place_cycles,
     product_loads,
     select_cycles,
-    store_cycles,
     vision_attention_bytes,
     vpe_cycles,
     wtu_cycles,
@@ -84,6 +92,7 @@ class Graph:
     ):
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
         self.work, self.rates, self.blocking = work, rates, blocking
+        self.turns = 1  # streams that are served in turn, while the tasks are those of one
         self.first = work.first_layer
         self.hertz = system.core.clock_mhz * 1e6 if system.core else 0.0
         self.chunks = rates.assume.chunks
@@ -125,10 +134,13 @@ class Graph:
         assert gpu is not None
         return self.add(stage, "GPU", flops / (gpu.peak_tflops * 1e12 * gpu.gemm_efficiency), deps, layer)
 
-    def vector(self, stage: str, elements: float, kind: str, deps: Sequence[int], layer: int, tokens: int = 0) -> int:
+    def vector(
+        self, stage: str, elements: float, kind: str, deps: Sequence[int], layer: int, tokens: int = 0, row: int = 0
+    ) -> int:
         """Element-wise work; on a GPU its time is part of the overhead per operation.
 
-        `tokens` : a core has whole ones of them; 0: the work is split evenly
+        tokens  a core has whole ones of them; 0: the work is split evenly
+        row     elements of a row. The cores read the instructions again for each row, all at the same address
         """
         core = self.system.core
         if not core:
@@ -138,7 +150,12 @@ class Graph:
         if moved := VECTOR_BYTES.get(kind):
             rate = vector_bytes_per_s(self.system, *moved) / longest
             deps = [self.dram("activations", round(elements * sum(moved)), deps, layer, rate)]
-        return self.add(stage, "VPE", longest * vpe_cycles(elements, kind, core) / self.hertz, deps, layer)
+        last = self.add(stage, "VPE", longest * vpe_cycles(elements, kind, core) / self.hertz, deps, layer)
+        code = elements / row * code_words(kind, row, core.config) * word_bytes(core) if row else 0.0
+        if not code:
+            return last
+        read = self.add(stage, "CODE", code / same_word_bytes_per_s(self.system), deps, layer, round(code))
+        return self.add(stage, "VPE", 0.0, [last, read], layer)
 
     def launches(self, stage: str, ops: int, deps: Sequence[int], layer: int) -> int:
         """The overhead of `ops` framework operations on a GPU."""
@@ -170,21 +187,18 @@ class Graph:
         """
         outputs, rate = sum(matrices), self.rates.dram_stream
         total, done, last = round(weight_bytes * inputs * outputs), 0, after
-        results = 0  # bytes of FP32 that an accelerator writes to device memory
+        results = pieces = 0  # bytes of FP32 that an accelerator writes to device memory, and of activations in pieces
         behind = 1.0  # share of a piece of the product that follows its load
         if self.system.core:
-            loads, results = product_loads(vectors, inputs, outputs, self.system.core), 4 * vectors * outputs
-            block = ceil(vectors / loads.weights)
-            total = round(total * loads.weights)
             interleaved = weight_bytes == BF16_BYTES and stage != "vision"  # see `compiler.memory`
-            once = weights_s(
-                self.system, block, inputs, matrices, weight_bytes, loads.groups, interleaved=interleaved
-            )  # fmt: skip
-            rate = (total + results) / (loads.weights / loads.groups * once)
-            last, behind = (
-                self.dram("activations", loads.activations, [after], layer),
-                min(1.0, self.chunks / loads.steps),
-            )
+            loads, seconds = self.product(vectors, inputs, matrices, weight_bytes, interleaved)
+            total, results = round(total * loads.weights), 4 * vectors * outputs
+            pieces = loads.activations if loads.piece_rows else 0
+            rate = (total + results + pieces) / seconds
+            behind = min(1.0, self.chunks / loads.steps)
+            if not pieces:
+                first = activations_bytes_per_s(self.system, min(vectors, WRITTEN_ROWS), inputs)
+                last = self.dram("activations", loads.activations, [after], layer, first)
         load = last
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
@@ -192,12 +206,30 @@ class Graph:
             begun = load
             load = self.dram(stage, size, [after, begun], layer, rate)
             if results:
-                load = self.dram("activations", results // self.chunks, [load], layer, rate)
+                load = self.dram("activations", (results + pieces) // self.chunks, [load], layer, rate)
             share = 1 / self.chunks
             if behind < 1:
                 last = self.matrix(use, vectors, inputs, outputs, [begun, last], layer, share=share * (1 - behind))
             last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=share * behind)
         return last
+
+    def product(
+        self, vectors: int, inputs: int, matrices: tuple[int, ...], weight_bytes: float, interleaved: bool
+    ) -> tuple[ProductLoads, float]:
+        """What the cores load for a product, and the time in which they read its weights."""
+        assert self.system.core
+        loads = product_loads(vectors, inputs, sum(matrices), self.system.core)
+        block = ceil(vectors / loads.weights)
+        once = product_s(self.system, block, inputs, matrices, loads, weight_bytes, interleaved=interleaved)
+        return loads, loads.weights / loads.groups * once
+
+    def projections(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Inputs and outputs of the projections of a layer; those of one entry are computed at the same time."""
+        model, width = self.model, self.model.q_heads * self.model.head_dim
+        return [
+            (model.hidden, (model.key_dim, model.key_dim, width)), (width, (model.hidden,)),
+            (model.hidden, (2 * model.ffn,)), (model.ffn, (model.hidden,)),
+        ]  # fmt: skip
 
     def predict(self, layer: int, query: int) -> int:
         """The policy's prediction of the KV that `layer` needs, from the queries of task `query`."""
@@ -207,26 +239,34 @@ class Graph:
         """Scores of the candidates from the queries of `query`, after `stored`: reads, products, vector work."""
         work, core = self.work, self.system.core
         last = max(query, stored)
-        if nbytes := round(work.predict_read_bytes + work.scratch_bytes):
-            last = self.dram("prediction", nbytes, [query, stored], layer)
+        index, scores, clusters = None, None, max(1, round(work.threshold_entries))
+        if core:
+            index = index_bytes_per_s(self.system, clusters)
+            scores = vector_bytes_per_s(self.system, 1, 1)
+        for nbytes, rate in ((work.predict_read_bytes, index), (work.scratch_bytes, scores)):
+            if nbytes:
+                last = self.dram("prediction", round(nbytes), [last], layer, rate)
         for m in work.matmuls:
             if m.weights:
                 vectors, outputs = ceil(m.vectors), (round(m.outputs),)
                 last = self.linear("prediction", vectors, round(m.inputs), outputs, last, layer, "prediction")
             else:
                 last = self.matrix("prediction", m.vectors, m.inputs, m.outputs, [query, last], layer, m.times)
-        if work.vector_ops:
-            last = self.vector("prediction", work.vector_ops, "op", [last], layer)
+        exponentials = min(work.vector_ops, work.exponential_rows * clusters)
+        if exponentials:
+            last = self.vector("prediction", exponentials, "exponentials", [last], layer, row=clusters)
+        if others := work.vector_ops - exponentials:
+            last = self.vector("prediction", others, "op", [last], layer)
         if core and work.lone_read_bytes:
             seconds = work.lone_read_bytes * core.config.cores / core.retrieving / self.rates.dram_stream
             last = self.add("prediction", "VPE", seconds, [last], layer)
         return last
 
     def threshold(self, layer: int, last: int) -> int:
-        """The selection of candidates after their scores, task `last`; it ends when the first clusters are known.
+        """The selection of candidates after their scores, task `last`.
 
-        The rows of the next KV heads of a core are selected while the clusters of a KV head are looked up and copied,
-        unless the rows do not fit the memory of the WTU.
+        A core begins with the rows of a KV head when the clusters of the KV head before have been looked up. Then all
+        but their last pages have been copied, so that the selections of all KV heads delay the fetch.
         """
         work, core = self.work, self.system.core
         if not core:
@@ -237,32 +277,30 @@ class Graph:
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, [last], layer)
-            return self.add("prediction", "WTU", seconds, [last], layer)
         heads = self.model.kv_heads * self.batch
         own = heads / min(heads, core.retrieving)
-        lookups = max(self.select_s(), self.rates.fetch_bytes / self.link_rate())
-        first = (seconds + (own - 1) * max(0.0, seconds - lookups)) / own
-        selected = self.add("prediction", "WTU", first, [last], layer)
-        if own > 1:
-            self.add("prediction", "WTU", seconds - first, [selected], layer)
-        return selected
+        page_bytes = min(self.rates.fetch_bytes, PAGES * core.config.page_tokens * self.model.kv_bytes) / heads
+        hidden = (own - 1) * min(seconds / own, page_bytes / self.link_rate())
+        return self.add("prediction", "WTU", seconds - hidden, [last], layer)
 
-    def store(self, layer: int, after: int) -> int:
+    def store(self, layer: int, after: int) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
 
         One core of an accelerator does it. The next layer's tables are opened after it.
         """
         core, memory = self.system.core, self.system.memory
         if not core:
-            return after
+            return after, after
         key_bytes = BF16_BYTES * core.config.head_dim
-        latency, copy_latency = (read_latency_s(memory, n) * self.hertz for n in (word_bytes(core), key_bytes))
+        latency = self.latency(word_bytes(core))
+        copy_latency = read_latency_s(memory, key_bytes) * self.hertz
         if self.work.hamming_pairs:
             cycles = hcu_cycles(self.work.hamming_pairs, core)
             after = self.add("prediction", "HCU", cycles / self.hertz, [after], layer)
         tokens = self.work.append_bytes / (self.model.kv_bytes * self.rates.assume.kv_bits / 16)
-        seconds = store_cycles(tokens, latency, copy_latency, core) / self.hertz
-        return self.add("prediction", "KVMU", seconds, [after], layer)
+        placed, copied = place_cycles(tokens, latency, core), copy_cycles(tokens, copy_latency, core)
+        placed = self.add("prediction", "KVMU", placed / self.hertz, [after], layer)
+        return placed, self.add("prediction", "KVMU", copied / self.hertz, [placed], layer)
 
     def row(self) -> tuple[float, float, Core, float]:
         """Entries of a row of the threshold, buckets that it examines, the cores, and levels of buckets."""
@@ -299,7 +337,7 @@ class Graph:
 
     def busy_share(self) -> float:
         """Share of the selection and the fetch during which the cores read weights and the values of this layer."""
-        core, model, rates = self.system.core, self.model, self.rates
+        core, rates = self.system.core, self.rates
         assert core
         if self.work.schedule == "same_layer":  # all other cores wait for the fetch
             return 0.0
@@ -309,9 +347,12 @@ class Graph:
         cycles = max(lookups, (1 - self.older_share()) * lookups + copies)
         if self.work.threshold_rows:
             cycles += self.wtu_cycles(burst)
-        weights = self.projection_bytes * (model.attn_params + model.ffn_params) / rates.dram_stream
-        values = self.work.attend_read_bytes / 2 / rates.dram_kv
-        return min(1.0, (weights + values) * self.hertz / cycles) if cycles else 1.0
+        tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
+        products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
+        weights, values = sum(products) * self.hertz, self.work.attend_read_bytes / 2 / rates.dram_kv * self.hertz
+        if self.turns > 1:  # only one of the streams is selected and fetched while weights are read
+            weights = min(weights, cycles) / self.turns
+        return min(1.0, (weights + values) / cycles) if cycles else 1.0
 
     def latency(self, nbytes: int) -> float:
         """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer."""
@@ -400,10 +441,11 @@ class Graph:
         pieces = ceil(share * self.chunks)
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 
-    def attention_weights(self, layer: int, query: int, available: tuple[int, int]) -> tuple[int, int]:
-        """Keys and their scores, and the softmax, if a core has all keys of a head before it; else `query` for both.
+    def attention_weights(self, layer: int, query: int, available: tuple[int, int], placed: int) -> tuple[int, int]:
+        """Keys and their scores, and the softmax, if a core has all keys of a head before it; else twice `query`.
 
-        Keys are read in pieces after the tasks `available` and `query`. The step's own tokens are attended too.
+        Keys are read in pieces after the tasks `available` and `query`. The step's own tokens are attended too. One
+        core begins its part of the softmax after the task `placed`.
         """
         model, core = self.model, self.system.core
         if not core or self.batch * model.kv_heads > core.config.cores:
@@ -423,8 +465,8 @@ class Graph:
             )
             last = self._piece("attention", written, i, [last], layer, rate)
         size, scored = sum(moved[1]), last
-        last = self.dram("attention", size * scores, [last], layer, vector_bytes_per_s(self.system, *moved[1]))
-        return scored, self.vector("attention", scores, "softmax", [last], layer)
+        last = self.dram("attention", size * scores, [last, placed], layer, vector_bytes_per_s(self.system, *moved[1]))
+        return scored, self.vector("attention", scores, "softmax", [last], layer, row=keys)
 
     def attention(self, layer: int, query: int, available: tuple[int, int], weights: int, held: Sequence[int]) -> int:
         """The values after `weights`, the result of `attention_weights`, and the tasks `held`.
@@ -438,10 +480,12 @@ class Graph:
         if core:
             sizes = attention_bytes(keys, core)
             passes, moved = attention_passes(rows, core), [n * scores for n in (sizes[0], sum(sizes[1]), sizes[2])]
-        last = query
+        last, values = query, self.rates.dram_kv
+        if weights != query and self.rates.assume.kv_bits == 16:
+            values = min(values, values_bytes_per_s(self.system, passes[1]))
         for i in range(self.chunks):
             if weights != query:
-                load = self._piece("kv read", nbytes * passes[1], i, [weights, *held], layer)
+                load = self._piece("kv read", nbytes * passes[1], i, [weights, *held], layer, values)
                 load = self._piece("attention", moved[2], i, [load], layer)
                 last = self.matrix("attention", rows, keys, d, [load, last], layer, heads, 1 / self.chunks)
                 continue
@@ -449,7 +493,7 @@ class Graph:
             last = self.matrix("attention", rows, d, keys, [load, last], layer, heads, 1 / self.chunks)
             if core:
                 last = self._piece("attention", sum(moved), i, [last], layer)
-            weight = self.vector("attention", ceil(scores / self.chunks), "softmax", [last], layer)
+            weight = self.vector("attention", ceil(scores / self.chunks), "softmax", [last], layer, row=keys)
             last = self.matrix("attention", rows, keys, d, [weight], layer, heads, 1 / self.chunks)
         return last
 
@@ -483,7 +527,7 @@ class Graph:
         for _ in range(tower.layers):
             if not self.system.core:
                 last = self.launches("overhead", VISION_OPS, [last], -1)
-            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1, row=tower.hidden)
             for _ in range(3):  # queries, keys and values, one after the other
                 last = self.linear("vision", vectors, tower.hidden + bias, (tower.hidden,), last, -1, "vision")
             heads, size = tower.heads * batch, tower.hidden // tower.heads
@@ -492,15 +536,15 @@ class Graph:
                 rate = vector_bytes_per_s(self.system, read, written)
                 last = self.dram("vision", round(heads * (read + written)), [last], -1, rate)
             last = self.matrix("vision", patches, size, patches, [last], -1, heads)
-            last = self.vector("vision", patches**2 * heads, "softmax", [last], -1)
+            last = self.vector("vision", patches**2 * heads, "softmax", [last], -1, row=patches)
             last = self.matrix("vision", patches, patches, size, [last], -1, heads)
             last = self.linear("vision", vectors, tower.hidden + bias, (tower.hidden,), last, -1, "vision")
-            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
-            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1, row=tower.hidden)
+            last = self.vector("vision", vectors * tower.hidden, "layer_norm", [last], -1, row=tower.hidden)
             last = self.linear("vision", vectors, tower.hidden + bias, (tower.ffn,), last, -1, "vision")
-            last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1)
+            last = self.vector("vision", vectors * tower.ffn, "gelu", [last], -1, row=tower.ffn)
             last = self.linear("vision", vectors, tower.ffn + bias, (tower.hidden,), last, -1, "vision")
-            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1)
+            last = self.vector("vision", vectors * tower.hidden, "add", [last], -1, row=tower.hidden)
         tokens = self.model.tokens_per_frame * batch
         outputs = tower.projector_params // self.model.hidden  # of one matrix that has all weights
         return self.linear("vision", tokens, self.model.hidden, (outputs,), last, -1, "vision")
@@ -519,8 +563,8 @@ class Graph:
         if ready < 0 and not (work.schedule == "ahead" and overlaps):
             selects = work.schedule != "ahead" and (layer or self.first == 1)
             ready = self.fetch(layer, self.predict(layer, query) if selects else query)
-        keys, weights = self.attention_weights(layer, query, (ready, x))
-        stored, scored = self.store(layer, max(query, ready)), -1
+        (placed, stored), scored = self.store(layer, max(query, ready)), -1
+        keys, weights = self.attention_weights(layer, query, (ready, x), placed)
         if overlaps and following is not None:
             if work.schedule == "next_layer":
                 scored = self.scores(following, weights, stored)
@@ -549,10 +593,10 @@ class Graph:
     def one_stream(self) -> Iterator[None]:
         """In this context the tasks are those of one stream of the batch."""
         batch, work, rates = self.batch, self.work, self.rates
-        self.batch, self.work = 1, work.of_stream(batch)
+        self.batch, self.turns, self.work = 1, batch, work.of_stream(batch)
         self.rates = replace(rates, fetch_bytes=rates.fetch_bytes // batch)
         yield
-        self.batch, self.work, self.rates = batch, work, rates
+        self.batch, self.turns, self.work, self.rates = batch, 1, work, rates
 
     def step(self) -> None:
         """The entire step: vision tower, decoder layers with retrieval, output head."""
@@ -569,18 +613,18 @@ class Graph:
         for layer in range(layers):
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
-            h = self.vector("vector", t * model.hidden, "norm", [x], layer, t)
+            h = self.vector("vector", t * model.hidden, "norm", [x], layer, t, model.hidden)
             h = self.linear("weights", t, model.hidden, qkv, h, layer, "weights", weight_bytes)
-            query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer)
+            query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer, row=width)
             following = layer + 1 if layer + 1 < layers else None
             attend = self.attend_in_turn if in_turn else self.attend
             h, ready = attend(layer, query, x, ready, following)
             h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights", weight_bytes)
-            h = self.vector("vector", t * model.hidden, "add", [h], layer, t)
-            h = self.vector("vector", t * model.hidden, "norm", [h], layer, t)
+            h = self.vector("vector", t * model.hidden, "add", [h], layer, t, model.hidden)
+            h = self.vector("vector", t * model.hidden, "norm", [h], layer, t, model.hidden)
             h = self.linear("weights", t, model.hidden, (2 * model.ffn,), h, layer, "weights", weight_bytes)
-            h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer)
+            h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer, row=model.ffn)
             h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights", weight_bytes)
-            x = self.vector("vector", t * model.hidden, "add", [h], layer, t)
+            x = self.vector("vector", t * model.hidden, "add", [h], layer, t, model.hidden)
         x = self.vector("vector", t * model.hidden, "norm", [x], layers)
         self.linear("weights", self.batch, model.hidden, (model.vocab,), x, layers, "weights")

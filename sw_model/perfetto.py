@@ -6,7 +6,7 @@ from typing import Any
 
 from sw_model.result import Result
 
-ORDER = ("GPU", "LXE", "VPE", "HCU", "WTU", "KVMU", "DRAM", "PCIe", "SSD")  # of the tracks, top first
+ORDER = ("GPU", "LXE", "VPE", "HCU", "WTU", "KVMU", "CODE", "DRAM", "PCIe", "SSD")  # of the tracks, top first
 
 
 def trace_events(result: Result) -> dict[str, Any]:

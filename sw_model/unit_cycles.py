@@ -9,10 +9,12 @@ from itertools import product
 from math import ceil
 
 from compiler import vector_programs as programs
+from compiler.blocks import Product
 from compiler.builder import Share
 from compiler.products import Products, divide
 from hw.config import Config
 from hw.core.dma import BURST
+from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.dre.hcu import HCU
 from hw.dre.kvmu.records import BLOCK_BYTES
 from hw.dre.wtu.wtu import WTU, WtuDesign
@@ -58,6 +60,21 @@ _PROGRAMS = {
 }  # fmt: skip
 
 
+# vector programs of a row: number of instructions, and the share of the vector memory that a row has for each of them
+_CODE = {
+    "softmax": lambda lanes: [(programs.softmax(SCORES, lanes, LLAMA3_8B.head_dim), 1)],
+    "exponentials": lambda lanes: [(programs.exponentials(SCORES, lanes, LLAMA3_8B.head_dim), 1)],
+    "norm": lambda lanes: [(programs.rms_factor(lanes, lanes), 0), (programs.rms_scale(lanes, lanes), 2)],
+    "layer_norm": lambda lanes: [
+        (programs.layer_factors(lanes, lanes, EPSILON), 0), (programs.layer_scale(lanes, lanes), 3)
+    ],
+    "rope": lambda lanes: [(programs.rope(2 * lanes, lanes), 0)],
+    "add": lambda lanes: [(programs.residual(lanes, lanes), 1)],
+    "silu_mul": lambda lanes: [(programs.gated(lanes, lanes), 1)],
+    "gelu": lambda lanes: [(programs.activation("gelu", lanes, lanes), 2)],
+}  # fmt: skip
+
+
 @lru_cache
 def _dpe(config: Config) -> DPE:
     return DPE.from_config(config)
@@ -85,6 +102,20 @@ def vpe_passes(kind: str, config: Config) -> float:
         return 1.0
     elements, program = _PROGRAMS[kind](config.vpe_lanes)
     return VPE.from_config(config).cycles(program) * config.vpe_lanes / elements
+
+
+@lru_cache
+def code_words(kind: str, elements: float, config: Config) -> int:
+    """Words of instructions that a core reads for a row of `elements` elements; they are read again for each row.
+
+    A row that exceeds its share of the vector memory takes several repetitions.
+    """
+    lanes, per_word = config.vpe_lanes, max(1, BF16_BYTES * config.dpe_inputs // INSTRUCTION_BYTES)
+    words = 0
+    for program, share in _CODE.get(kind, lambda lanes: [])(lanes):
+        pieces = ceil(elements / lanes / (config.vpe_rows // share)) if share else 1
+        words += pieces * ceil(len(program) / per_word)
+    return words
 
 
 def hcu_cycles(pairs: float, core: Core) -> int:
@@ -122,11 +153,13 @@ def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
     """Cycles of one read of a row of `entries` scores and token counts.
 
     The buffers of scores and counts hold a burst each (`hw.core.processor.READ_ENGINES`), so that the next bursts are
-    requested when the WTU has taken these. `latency` : cycles from the request of a burst to its data
+    requested when the WTU has taken these. The counts pass the port after the scores. `latency` : cycles from the
+    request of a burst to its data
     """
     config = core.config
-    bursts = ceil(entries / (BURST * config.dpe_inputs))
-    return bursts * (latency + PORT_CYCLES) + entries * (2 / config.dpe_inputs + 1 / config.wtu_lanes)
+    words = ceil(entries / config.dpe_inputs)
+    bursts, taken = ceil(words / BURST), entries * (2 / config.dpe_inputs + 1 / config.wtu_lanes)
+    return bursts * (latency + PORT_CYCLES + min(BURST, words)) + taken
 
 
 def select_cycles(selects: float, clusters: float, latency: float, core: Core) -> float:
@@ -140,14 +173,20 @@ def select_cycles(selects: float, clusters: float, latency: float, core: Core) -
     return selects * SELECT_CYCLES + lines * (latency + PORT_CYCLES)
 
 
-def store_cycles(tokens: float, latency: float, copy_latency: float, core: Core) -> float:
-    """Cycles in which the retrieving cores give slots to tokens of all KV heads and copy their keys and values.
+def place_cycles(tokens: float, latency: float, core: Core) -> float:
+    """Cycles in which the retrieving cores give slots to tokens of all KV heads.
 
-    latency       cycles of a read of a record: each token reads that of its cluster and of its page
-    copy_latency  cycles of a read of a key; two copies are in flight (`hw.core.dma`)
+    latency  cycles of a read of a record: each token reads that of its cluster and of its page
     """
-    place = PLACE_CYCLES + 2 * (latency + PORT_CYCLES)
-    return tokens * core.config.kv_heads * (place + copy_latency + PORT_CYCLES) / core.retrieving
+    return tokens * core.config.kv_heads * (PLACE_CYCLES + 2 * (latency + PORT_CYCLES)) / core.retrieving
+
+
+def copy_cycles(tokens: float, latency: float, core: Core) -> float:
+    """Cycles in which the retrieving cores copy the keys and values of new tokens to their slots.
+
+    latency  cycles of a read of a key; two copies are in flight (`hw.core.dma`)
+    """
+    return tokens * core.config.kv_heads * (latency + PORT_CYCLES) / core.retrieving
 
 
 def dpe_cycles(vectors: float, inputs: float, outputs: float, core: Core, times: float = 1) -> int:
@@ -172,12 +211,17 @@ class ProductLoads:
     activations : bytes of activations that all cores load
     weights : how often each weight is loaded
     groups : groups of cores; each multiplies other vectors, and loads all weights
+    piece_rows, piece_bytes, piece_tiles : of activations that do not fit the operand memory: rows of a piece, bytes of
+        each, and tiles of weights that a core loads for a piece, on average. 0: all activations are loaded first
     """
 
     steps: int
     activations: int
     weights: float
     groups: int
+    piece_rows: int = 0
+    piece_bytes: int = 0
+    piece_tiles: float = 0.0
 
 
 @lru_cache(maxsize=256)
@@ -196,6 +240,7 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
     many = count > products.accumulators
     size, groups = divide(products, m_blocks, k_blocks, count, config.cores) if many else (config.cores, 1)
     steps, words, tiles = 0, 0, 0
+    pieces = list[Product]()
     for group, number in product(range(groups), range(size)):
         part, tokens = Share(number, size).part(m_blocks), len(Share(group, groups).part(count))
         own = 0
@@ -204,10 +249,16 @@ def product_loads(vectors: float, inputs: float, outputs: float, core: Core) -> 
             own += times * len(plan)
             tiles += times * products.weight_tiles(plan)
             words += times * products.activation_words(plan, k_blocks, length)
+            pieces += [] if products.fits(length, k_blocks) else times * products.pieces(plan)
         steps = max(steps, own)
+    rows = sum(step.tokens for step in pieces)
+    piece = (0, 0, 0.0)
+    if pieces:
+        row_bytes = 2 * width * round(sum(step.tokens * step.inputs for step in pieces) / rows)
+        piece = max(step.tokens for step in pieces), row_bytes, tiles / len(pieces)
     if core.weight_reads == "once":
-        return ProductLoads(steps, 2 * width * words, 1.0, 1)
-    return ProductLoads(steps, 2 * width * words, tiles / (m_blocks * k_blocks), groups)
+        return ProductLoads(steps, 2 * width * words, 1.0, 1, *piece)
+    return ProductLoads(steps, 2 * width * words, tiles / (m_blocks * k_blocks), groups, *piece)
 
 
 def vision_attention_bytes(patches: int, head_dim: int, core: Core) -> tuple[int, int]:
@@ -236,6 +287,28 @@ def attention_passes(rows: float, core: Core) -> tuple[int, int]:
     config = core.config
     words = ceil(config.head_dim / config.dpe_inputs)
     return ceil(rows / config.dpe_accumulators), ceil(rows / (config.dpe_accumulators // words))
+
+
+def value_readers(passes: int, core: Core) -> tuple[tuple[int, ...], int]:
+    """The cores that read the values of one stream, and the words of a value that each reads.
+
+    The cores of a KV head split the words of a value, then the passes, as `compiler.retrieval_attention` does.
+    """
+    config = core.config
+    words, team = ceil(config.head_dim / config.dpe_inputs), max(1, config.cores // config.kv_heads)
+    splits = min(team // words, passes)
+    readers = splits * words or min(team, words)
+    heads = min(config.kv_heads, config.cores)
+    return tuple(head * team + n for head in range(heads) for n in range(readers)), ceil(words / min(team, words))
+
+
+def index_readers(entries: float, core: Core) -> tuple[int, ...]:
+    """The cores that read the vectors of candidates: those of a KV head read chunks of half an operand memory each."""
+    config = core.config
+    words, team = ceil(config.head_dim / config.dpe_inputs), max(1, config.cores // config.kv_heads)
+    chunk = _products(config, True).half // words * config.dpe_inputs
+    heads, readers = min(config.kv_heads, config.cores), min(team, ceil(entries / chunk))
+    return tuple(head * team + n for head in range(heads) for n in range(readers))
 
 
 def attention_bytes(keys: int, core: Core) -> tuple[int, tuple[int, int], int]:

@@ -27,8 +27,26 @@ ACTIVATE_CLOCKS = {"hbm": 2}  # clocks of an activate command on its bus
 
 
 @dataclass(frozen=True)
+class Ports:
+    """Ports between the memory and the streams. The reads of a stream pass its port in order, writes are posted.
+
+    `number` is the port of each stream. The data of a DRAM burst occupy a port for `transfer` memory clocks, and the
+    stream counts a request as outstanding for `pause` more; both can be fractions. `buffer` DRAM bursts of reads of a
+    stream can be outstanding.
+    """
+
+    number: NDArray[np.int64]
+    transfer: float
+    pause: float
+    buffer: int
+
+
+NO_PORTS = Ports(np.zeros(0, np.int64), 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True)
 class Trace:
-    """Requests of equal size.
+    """Requests of `size` bytes, or of the number of bytes in `length`, which are at most `size`.
 
     Byte addresses, write flags, stream numbers and arrival times in memory clocks; `outstanding` requests per stream.
     """
@@ -39,6 +57,8 @@ class Trace:
     stream: NDArray[np.int32]
     arrival: NDArray[np.int64]
     outstanding: NDArray[np.int64]
+    ports: Ports = NO_PORTS
+    length: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +204,14 @@ def _check(memory: Memory, trace: Trace, mapping: str) -> None:
     for name, array in (("write", trace.write), ("stream", trace.stream), ("arrival", trace.arrival)):
         if len(array) != n:
             raise ValueError(f"{name} must have one value for each of {n} requests, got {len(array)}")
+    if trace.length is not None:
+        wrong = (trace.length < 1) | (trace.length > trace.size) | (trace.length % burst_bytes != 0)
+        if len(trace.length) != n or wrong.any():
+            got = int(trace.length[np.argmax(wrong)]) if wrong.any() else f"{len(trace.length)} values"
+            raise ValueError(
+                f"length must be a multiple of the burst of {burst_bytes} bytes up to {trace.size} for each of {n} "
+                f"requests, got {got}"
+            )
     if trace.size % burst_bytes:
         raise ValueError(f"size must be a multiple of the burst of {burst_bytes} bytes, got {trace.size}")
     if (trace.address % burst_bytes).any():
@@ -207,7 +235,8 @@ def _check(memory: Memory, trace: Trace, mapping: str) -> None:
 def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
     """Replay a trace with an address mapping of the memory. Raises ValueError for invalid traces and mappings."""
     _check(memory, trace, mapping)
-    n, per = len(trace.address), trace.size // memory.burst_bytes
+    n, per, ports = len(trace.address), trace.size // memory.burst_bytes, trace.ports
+    count = np.full(n, per) if trace.length is None else trace.length // memory.burst_bytes
     channel, bank, row = (np.empty(n * per, np.int32) for _ in range(3))
     digit, radix, weight = digits_of(memory, mapping)
     k.decode_bursts(
@@ -219,9 +248,10 @@ def replay(memory: Memory, trace: Trace, mapping: str = "A") -> Replay:
     latency, stats = np.zeros(n, np.int64), np.zeros(k.N_STATS, np.int64)
     clocks = k.replay_kernel(
         parameters(memory), memory.channels, memory.pseudo_channels, per, channel, bank, row, trace.write,
-        trace.stream, order, first, trace.arrival, trace.outstanding, latency, stats,
+        count, trace.stream, order, first, trace.arrival, trace.outstanding, ports.number, ports.transfer, ports.pause,
+        ports.buffer, latency, stats,
     )  # fmt: skip
-    total_bytes = n * per * memory.burst_bytes
+    total_bytes = int(count.sum()) * memory.burst_bytes
     gbps = total_bytes / (clocks * memory.clock_ps) * 1000
     return Replay(
         clocks=int(clocks),

@@ -25,6 +25,7 @@ S_ACT, S_RD, S_WR, S_PRE, S_REF, S_OLDEST, S_SYNC, S_WINDOW, N_RANK = 0, 1, 2, 3
 (C_ACT2, C_ACT2_ROW, C_ACT2_LAST, C_BUS, C_DRAIN, C_IDLE, C_REFS, C_REF_AT, C_REF_NEXT, C_STAMP, C_FREE, C_ARRIVED,
  C_WAKE, C_FIRST, C_LAST, C_NEXT, C_APPENDED, N_CHANNEL) = range(18)  # fmt: skip
 CLOSED, HALF_OPEN = -1, -2
+ANSWERED = -1  # clock of a request whose data wait for their port
 READS, WRITES, ACTIVE, FREE = range(4)
 # request: number in order of arrival, next request of its chain, and, for the first one, the last of the chain
 Q_REQUEST, Q_BANK, Q_GROUP, Q_RANK, Q_ROW, Q_WRITE, Q_NUMBER, Q_NEXT, Q_LAST, N_ENTRY = range(10)
@@ -374,14 +375,49 @@ def _append(chan, next_burst, k):
     chan[C_LAST] = k
 
 
+@inlined
+def _release(t, ports, count, blocked):
+    """Count the requests as answered whose data have passed their port before clock t. Returns the next such clock."""
+    head, following, release_at, owner, held = ports[4], ports[7], ports[8], ports[9], ports[11]
+    next_time = FAR
+    for p in range(len(head)):
+        while head[p] >= 0 and release_at[head[p]] <= t:
+            blocked[owner[head[p]]] -= 1
+            held[owner[head[p]]] -= count[head[p]]
+            head[p] = following[head[p]]
+        if head[p] >= 0:
+            next_time = min(next_time, release_at[head[p]])
+    return next_time
+
+
+@inlined
+def _take_port(s, t, write, count, order, cursor, ports):
+    """The answered reads of stream s take their port when it is free, in the order of their issue."""
+    number, transfer, pause, _, head, tail, free, following, release_at, owner, served, _ = ports
+    while served[s] < cursor[s]:
+        req, p = order[served[s]], number[s]
+        if not write[req]:
+            if release_at[req] != ANSWERED:
+                break
+            free[p] = max(free[p], np.float64(t)) + count[req] * transfer
+            release_at[req], owner[req], following[req] = np.int64(np.ceil(free[p] + pause)), s, -1
+            if head[p] < 0:
+                head[p] = req
+            else:
+                following[tail[p]] = req
+            tail[p] = req
+        served[s] += 1
+
+
 @unowned
-def _run(tm, per, bursts, requests, outcome, state, done, counters):
+def _run(tm, per, bursts, requests, outcome, state, done, counters, ports):
     """Replay all requests. Returns the clocks from the first issue to the last completion."""
     b_ch, b_bank, b_row, next_burst = bursts
-    write, stream, order, first, arrival, qd = requests
+    write, count, stream, order, first, arrival, qd = requests
     latency, stats = outcome
     bank, group, rank, chan, slots, queue, heads, length, mark = state
     accepted, tail, remaining, issued, blocked, cursor = counters
+    number, buffer, release_at, held = ports[0], ports[3], ports[8], ports[11]
     n_req, n_ch = len(latency), len(chan)
     finished, start, end, t = 0, -1, 0, 0
     while True:
@@ -393,25 +429,34 @@ def _run(tm, per, bursts, requests, outcome, state, done, counters):
                 if remaining[req] == 0:
                     latency[req] = at - issued[req]
                     end = max(end, at)
-                    blocked[stream[req]] -= 1
+                    if len(number) == 0:
+                        blocked[stream[req]] -= 1
+                    elif not write[req]:
+                        release_at[req] = ANSWERED
+                        _take_port(stream[req], t, write, count, order, cursor, ports)
                     finished += 1
                 k = k + 1 if k + 1 < done.shape[1] else 0
             accepted[d] = k
         if finished == n_req:
             return end - start
-        next_time = FAR
+        next_time = _release(t, ports, count, blocked)
         for s in range(len(qd)):
             while cursor[s] < first[s + 1] and blocked[s] < qd[s]:
                 req = order[cursor[s]]
                 if arrival[req] > t:
                     next_time = min(next_time, arrival[req])
                     break
+                posted = len(number) and write[req]  # a write through a port
+                if len(number) and not posted:
+                    if held[s] + count[req] > buffer:
+                        break
+                    held[s] += count[req]
                 if start < 0:
                     start = t
                 issued[req] = t
-                blocked[s] += 1
                 cursor[s] += 1
-                for k in range(req * per, (req + 1) * per):
+                blocked[s] += not posted
+                for k in range(req * per, req * per + count[req]):
                     _append(chan[b_ch[k]], next_burst, k)
                     chan[b_ch[k], C_NEXT] = 0
         now = t + 1
@@ -477,20 +522,31 @@ def new_transfers(size, n_ch):
     return number, remaining, end, np.zeros((size, n_ch), np.int32), np.zeros((size, n_ch), np.int64)
 
 
-def replay_kernel(tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, stream, order, first, arrival, qd, latency, stats):
+def replay_kernel(
+    tm, n_ch, n_pc, per, b_ch, b_bank, b_row, write, count, stream, order, first, arrival, qd, port, transfer, pause,
+    buffer, latency, stats,
+):  # fmt: skip
     """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
+
+    A request has `per` bursts in the arrays, of which it uses the first `count` ones.
     Returns the clocks from the first issue to the last completion."""
     # completions in flight, one list for reads and one for writes, each in order of time
     done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
     accepted = np.zeros(2, np.int64)
     tail = np.zeros(2, np.int64)
-    remaining = np.full(len(latency), per, np.int64)
+    remaining = count.copy()
     issued = np.zeros(len(latency), np.int64)
     blocked = np.zeros(len(qd), np.int64)
     bursts = (b_ch, b_bank, b_row, np.full(len(b_ch), -1, np.int32))
-    requests = (write, stream, order, first, arrival, qd)
+    requests = (write, count, stream, order, first, arrival, qd)
     counters = (accepted, tail, remaining, issued, blocked, first[:-1].copy())
-    return _run(tm, per, bursts, requests, (latency, stats), new_state(tm, n_ch, n_pc), done, counters)
+    # ports: first and last request that has passed each, next one, clock of its end and stream; first one that has not
+    n_port, n_req = max(port) + 1 if len(port) else 0, len(latency) if len(port) else 0
+    passed = (np.full(n_port, -1), np.zeros(n_port, np.int64), np.zeros(n_port))
+    lists = (np.zeros(n_req, np.int64), np.full(n_req, FAR), np.zeros(n_req, np.int64))
+    ports = (port, transfer, pause, buffer, *passed, *lists, first[:-1].copy(), np.zeros(len(qd), np.int64))
+    outcome, state = (latency, stats), new_state(tm, n_ch, n_pc)
+    return _run(tm, per, bursts, requests, outcome, state, done, counters, ports)
 
 
 @inlined

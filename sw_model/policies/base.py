@@ -132,6 +132,7 @@ class Work:
     fetch_extents      contiguous reads that `fetch_bytes` consists of
     matmuls            matrix products besides those of the model: hashing, scores, a branch parallel to the attention
     vector_ops         element operations of the prediction: exp, norms, means
+    exponential_rows   rows of scores of the prediction whose exponentials are part of `vector_ops`
     hamming_pairs      (token, candidate) comparisons of hash codes
     threshold_rows     rows whose entries a threshold or a top-k selects; one core of an accelerator does all
     threshold_entries  entries of each such row
@@ -162,6 +163,7 @@ class Work:
     fetch_extents: float = 0.0
     matmuls: tuple[Matmul, ...] = ()
     vector_ops: float = 0.0
+    exponential_rows: float = 0.0
     hamming_pairs: float = 0.0
     threshold_rows: float = 0.0
     threshold_entries: float = 0.0
@@ -187,7 +189,8 @@ class Work:
         """The work of one of `batch` equal sequences."""
         sums = (
             "attend_read_bytes", "append_bytes", "fetch_bytes", "fetch_extents", "vector_ops", "hamming_pairs",
-            "threshold_rows", "predict_read_bytes", "scratch_bytes", "lone_read_bytes", "gpu_kernels",
+            "exponential_rows", "threshold_rows", "predict_read_bytes", "scratch_bytes", "lone_read_bytes",
+            "gpu_kernels",
         )  # fmt: skip
         matmuls = tuple(
             each._replace(vectors=each.vectors / batch) if each.weights else each._replace(times=each.times / batch)

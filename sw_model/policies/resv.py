@@ -80,6 +80,7 @@ class ReSV(Policy):
                 Matmul(t * m.group, m.head_dim, clusters, m.kv_heads * step.batch),
             ),
             vector_ops=(rows * clusters + 2 * t * m.key_dim) * step.batch,
+            exponential_rows=rows * step.batch,
             hamming_pairs=t * window / self.tokens_per_cluster * step.batch,
             threshold_rows=rows * step.batch,
             threshold_entries=clusters,

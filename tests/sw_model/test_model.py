@@ -278,4 +278,4 @@ def test_policy_without_vector_work_uses_the_vpe_less(monkeypatch):
     reference = run(machine, "resv", load)
     monkeypatch.setattr(ReSV, "account", lambda policy, step: replace(account(policy, step), vector_ops=0.0))
     without = run(machine, "resv", load)
-    assert without.utilisation["VPE"] * reference.total_s < reference.utilisation["VPE"] * reference.total_s
+    assert without.utilisation["VPE"] * without.total_s < reference.utilisation["VPE"] * reference.total_s

@@ -15,16 +15,20 @@ from hw.dre.hcu import HCU
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
-from sw_model.core_ports import read_latency_s, streams_share, weights_s
+from sw_model.core_ports import Reads, product_s, read_latency_s, streams_bytes_per_s
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
     ProductLoads,
+    code_words,
+    copy_cycles,
     dpe_cycles,
     hcu_cycles,
+    index_readers,
+    place_cycles,
     product_loads,
     select_cycles,
-    store_cycles,
+    value_readers,
     vpe_cycles,
     wtu_cycles,
     wtu_read_cycles,
@@ -57,7 +61,8 @@ def test_one_core_retrieves_for_all():
     one = replace(CORE, retrieval="one")
     assert wtu_cycles(320, 1000, 10, one) / wtu_cycles(320, 1000, 10, CORE) == pytest.approx(CONFIG.cores, rel=0.01)
     assert hcu_cycles(6400, one) == CONFIG.cores * hcu_cycles(6400, CORE)
-    assert store_cycles(10, 54, 71, one) == CONFIG.cores * store_cycles(10, 54, 71, CORE)
+    for cycles in (place_cycles, copy_cycles):
+        assert cycles(10, 54, one) == CONFIG.cores * cycles(10, 54, CORE)
     wtu = WTU.from_config(CONFIG, WtuDesign.HISTOGRAM)
     assert wtu_reads(2048, 9, HISTOGRAM, 4) == 0 and wtu_reads(2049, 9, HISTOGRAM, 4) == wtu.packets(9, 4)
 
@@ -104,7 +109,14 @@ def test_steps_and_activations_of_a_product_are_those_of_its_program(tokens, inp
         fields = [command.fields for command in p.builder.commands if command.fields.get("activations") == 1]
         words += sum(f["rows"] * f["beats"] for f in fields if "m_blocks" not in f)
         multiplied = max(multiplied, sum(command.name == "MULTIPLY" for command in p.builder.commands))
-    assert product_loads(tokens, inputs, outputs, CORE) == ProductLoads(multiplied, words * 2 * n, 1.0, 1)
+    loads = product_loads(tokens, inputs, outputs, CORE)
+    assert replace(loads, piece_rows=0, piece_bytes=0, piece_tiles=0.0) == ProductLoads(multiplied, words * 2 * n, 1, 1)
+    if products.fits(tokens, inputs // n):
+        assert loads.piece_rows == 0
+    else:  # pieces of all tokens, one before each group of tiles
+        pieces = inputs * outputs / n**2 / loads.piece_tiles
+        assert loads.piece_rows == tokens
+        assert loads.piece_rows * loads.piece_bytes * pieces == pytest.approx(loads.activations, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +187,52 @@ def test_weights_take_the_time_of_the_bytes_and_of_the_cores_with_more_blocks():
     """V-Rex8 divides the 96 result blocks evenly; of 65 blocks, one core reads the last one alone."""
     system = load_system("vrex8")
     peak, block = system.device_memory.peak_gbps * 1e9, 64 * 4096 * 2
-    even = weights_s(system, 1, 4096, (4096, 1024, 1024))
+    loads = ProductLoads(1, 0, 1.0, 1)
+    even = product_s(system, 1, 4096, (4096, 1024, 1024), loads)
     assert 96 * block / peak < even < 1.15 * 96 * block / peak
-    assert weights_s(system, 1, 4096, (1024, 4096, 1024)) == even  # the order does not matter
-    one = weights_s(system, 1, 4096, (64 * 65,)) - weights_s(system, 1, 4096, (64 * 64,))
-    assert one > 3 * block / peak  # the load unit of one core has too few words in flight for the whole rate
+    assert product_s(system, 1, 4096, (1024, 4096, 1024), loads) == even  # the order does not matter
+    one = product_s(system, 1, 4096, (64 * 65,), loads) - product_s(system, 1, 4096, (64 * 64,), loads)
+    assert one > 2.5 * block / peak  # a core reads less than a word in a cycle
+
+
+def test_activations_in_pieces_take_time_of_a_product():
+    system = load_system("vrex48")
+    loads = product_loads(10, 14336, 4096, system.core)
+    assert loads.piece_rows == 10
+    alone = product_s(system, 10, 14336, (4096,), replace(loads, piece_rows=0))
+    peak = system.device_memory.peak_gbps * 1e9
+    assert product_s(system, 10, 14336, (4096,), loads) > alone + loads.activations / peak
+
+
+def test_readers_of_values_and_candidates_are_those_of_the_program():
+    """V-Rex48: six cores share a KV head, with two words of a value and two passes. V-Rex8: one core for each head."""
+    core = load_system("vrex48").core
+    readers, words = value_readers(2, core)
+    assert words == 1 and readers[:5] == (0, 1, 2, 3, 6) and len(readers) == 32
+    assert len(value_readers(1, core)[0]) == 16
+    assert value_readers(2, CORE) == (tuple(range(8)), 2)
+    assert len(index_readers(300, core)) == 8 < len(index_readers(1000, core)) <= 48
+
+
+def test_vector_instructions_are_read_for_each_row():
+    """A word has eight instructions; the factors of an RMS norm have nine, and half a vector memory scales 2,048."""
+    assert code_words("softmax", 576, CONFIG) == code_words("rope", 4096, CONFIG) == 1
+    assert code_words("norm", 4096, CONFIG) == 2 + 2
+    assert code_words("silu_mul", 14336, CONFIG) == 4
+    assert code_words("op", 4096, CONFIG) == 0
 
 
 def test_cores_that_read_neighbouring_tiles_use_more_of_the_device_memory():
-    for name, cores in (("lpddr5-6400-256b", 8), ("hbm2e-3024-5120b", 48)):
-        apart, tiles = (streams_share(name, cores, 2048, 4, tile=tile) for tile in (0, 8192))
+    for name in ("vrex8", "vrex48"):
+        system = load_system(name)
+        cores, peak = tuple(range(system.core.config.cores)), system.device_memory.peak_gbps * 1e9
+        apart, tiles = (streams_bytes_per_s(system, cores, Reads(2048, 64, tile=tile)) / peak for tile in (0, 8192))
         assert apart < tiles < 0.93, name
+
+
+def test_ports_limit_the_rate_of_reads():
+    """One core reads at most a word in a cycle, and half of its buffer at a time takes more than half the rate away."""
+    system = load_system("vrex8")
+    word_rate = 128 * system.core.clock_mhz * 1e6
+    whole, half = (streams_bytes_per_s(system, (0,), Reads(2048, words)) for words in (64, 32))
+    assert half < 0.7 * whole < whole < word_rate

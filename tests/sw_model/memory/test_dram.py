@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sw_model.memory.dram import decode, pattern, replay
+from sw_model.memory.dram import Ports, Trace, decode, pattern, replay
 from sw_model.memory.spec import PRESETS, load_memory, memory_names, parse_memory
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "data" / "dram.json.gz").read_bytes()))["tests"]
@@ -348,3 +348,34 @@ def test_an_unknown_kind_of_memory_is_rejected():
     del data["timing_clocks"]["refi_bank"]
     with pytest.raises(ValueError, match="timing refi_bank is missing"):
         parse_memory(data)
+
+
+def test_ports_pace_the_reads_of_their_streams():
+    """Two streams behind a slow port take its time; two ports half of it; `pause` delays the next read of a stream."""
+    memory = replace(load_memory("lpddr5-6400-256b"), refresh="none")
+    n, size = 400, 256
+    bursts = size // memory.burst_bytes
+    stream = (np.arange(n) % 2).astype(np.int32)
+    address = np.arange(n, dtype=np.int64) * size
+    nothing = np.zeros(n, np.int64)
+
+    def clocks(number, transfer, pause=0.0, buffer=4 * bursts, write=nothing):
+        ports = Ports(np.array(number), transfer, pause, buffer)
+        trace = Trace(address, size, write.astype(np.uint8), stream, nothing, np.array([16, 16]), ports)
+        return replay(memory, trace).clocks
+
+    shared, apart = clocks([0, 0], 5.0), clocks([0, 1], 5.0)
+    assert shared == pytest.approx(n * bursts * 5, rel=0.03) and apart == pytest.approx(shared / 2, rel=0.03)
+    alone = clocks([0, 1], 0.01, buffer=bursts)  # each read of a stream waits for the one before
+    assert clocks([0, 1], 0.01, pause=100.0, buffer=bursts) == pytest.approx(alone + 100 * (n // 2 - 1), rel=0.03)
+    assert clocks([0, 0], 5.0, write=nothing + 1) < shared / 10  # writes are posted
+
+
+def test_lengths_of_requests_count():
+    memory = load_memory("lpddr5-6400-256b")
+    trace = pattern(memory, "seq", 2048, 64, outstanding=8)
+    short = replace(trace, length=np.where(np.arange(64) % 2, 256, 2048))
+    assert replay(memory, short).bytes_moved == 32 * (256 + 2048) < replay(memory, trace).bytes_moved
+    for length in (np.full(64, 4096), np.full(64, 100), np.zeros(64, np.int64), np.full(63, 256)):
+        with pytest.raises(ValueError, match="length must be a multiple of the burst of 32 bytes up to 2048"):
+            replay(memory, replace(trace, length=length))
