@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,9 @@ class Writes:
     adjacent: bool = False
 
 
+Accesses = TypeVar("Accesses", Reads, Writes, SharedRows)
+
+
 def memory_at_rate(system: System) -> Memory:
     """The device memory with the clock that gives its peak rate in the description of the system."""
     memory = memory_model(system.memory)
@@ -101,6 +105,9 @@ def streams_bytes_per_s(
     """
     spec, core, count = memory_at_rate(system), system.core, len(cores)
     assert core
+    reads = _whole_bursts(reads, spec.burst_bytes)
+    writes = writes and _whole_bursts(writes, spec.burst_bytes)
+    shared = shared and _whole_bursts(shared, spec.burst_bytes)
     clocks = REFRESH_INTERVALS * spec.timing.get("refi", INTERVAL)
     least = clocks * spec.clock_ps * spec.peak_gbps / 1000 / count  # bytes of a core
     random, number = splitmix64(1, 2 * count), np.arange(count)
@@ -140,6 +147,12 @@ def streams_bytes_per_s(
     return replay(spec, trace).bandwidth_gbps * 1e9
 
 
+def _whole_bursts(part: Accesses, burst: int) -> Accesses:
+    """The same accesses with sizes and rows of whole DRAM bursts, for cores with short words."""
+    names = {"size", "row", "tile"} & vars(part).keys()
+    return replace(part, **{name: -(-getattr(part, name) // burst) * burst for name in names})
+
+
 def _schedule(
     reads: Reads, shared: SharedRows | None, burst: int, least: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
@@ -165,7 +178,8 @@ def _schedule(
 def read_latency_s(memory: str, nbytes: int) -> float:
     """Mean latency of single reads of `nbytes` bytes at random addresses, in controller and device."""
     spec = memory_model(memory)
-    return float(replay(spec, pattern(spec, "rand", nbytes, LATENCIES)).latency_ns.mean()) * 1e-9
+    size = -(-nbytes // spec.burst_bytes) * spec.burst_bytes
+    return float(replay(spec, pattern(spec, "rand", size, LATENCIES)).latency_ns.mean()) * 1e-9
 
 
 def _rounded(share: float) -> float:

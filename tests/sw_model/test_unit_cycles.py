@@ -236,3 +236,8 @@ def test_ports_limit_the_rate_of_reads():
     word_rate = 128 * system.core.clock_mhz * 1e6
     whole, half = (streams_bytes_per_s(system, (0,), Reads(2048, words)) for words in (64, 32))
     assert half < 0.7 * whole < whole < word_rate
+
+
+def test_words_can_be_shorter_than_bursts_of_the_memory():
+    changes = dict.fromkeys(("core.dpe_inputs", "core.dpe_trees", "core.vpe_lanes", "core.wtu_lanes"), 8)
+    assert Request(tokens=2000, changes=changes).run().total_s > Request(tokens=2000).run().total_s
