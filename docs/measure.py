@@ -132,9 +132,13 @@ def contexts() -> Iterator[str]:
 
 def reproduction() -> Iterator[str]:
     """Published figures compared with the model."""
+    from sw_model.papers.programs import Point, formula_cost
     from sw_model.papers.reproduce import brief, reproduce
+    from sw_model.systems import load_system
 
     result = reproduce()
+    selected, every = (formula_cost(Point("vrex8", "frame", 40_000, policy)).link_bytes for policy in ("resv", "full"))
+    link_ms = selected / load_system("vrex8").link.nominal_gbps / 1e6
     yield (
         "The verdict compares the figure with its own tolerance. [Reproduce a figure](../tutorials/figure.md) explains "
         "the columns."
@@ -157,6 +161,20 @@ def reproduction() -> Iterator[str]:
             )
             for r in result.rows
         ),
+    )
+    yield (
+        "What bounds figures that are outside:\n\n"
+        "- Frames after 40,000 tokens: with the printed share of retrieved tokens, 32.7 %, a frame moves "
+        f"{selected / 1e9:.2f} GB over the link, which takes {link_ms:.0f} ms at the printed 4 GB/s; V-Rex prints 254 "
+        f"ms for the frame. All keys and values are {every / 1e9:.2f} GB. If both systems use their link at the same "
+        f"rate, no speedup over one that fetches all can exceed {every / selected:.1f}. V-Rex prints 7.3, 13.8, 19.7 "
+        "and 8.1 (`vrex.fig13.speedup_*`, `vrex.fig16`), and energies that follow from them.\n"
+        "- Frames after 1,000 tokens: the paper's AGX Orin takes 2.2 times 121 ms, three and a half times the time of "
+        "its weights at the peak rate of its memory. The model has no assumption that makes it so slow.\n"
+        "- Text on V-Rex48: the paper's 14 ms are 1.8 times the time of all bytes at the peak rate; the programs need "
+        "10 ms. The printed speedup follows from it.\n"
+        "- `vrex.power_delta`: the paper's own 35 and 40 W give 12.5 %, it prints 11.4 %.\n"
+        "- `vrex.fig14.e2e`, `vrex.fig15`, `vrex.fig18`, `qv.decode` and `qv.dur`: no bound is known."
     )
 
 
