@@ -27,7 +27,6 @@ REFRESH_INTERVALS = 4  # of a replay, at the peak rate
 INTERVAL = 4096  # memory clocks of one of them in a memory without refresh
 DIGITS = 2  # of the share of written bytes, so that similar products share a replay
 DRIFT = 8  # largest lead of a core in BF16 tiles; in programs 6 to 10. Rates with 16 differ by less than 2 %
-FAR = 1 << 60
 BURSTS = 16  # that a reader has in flight
 WRITTEN_ROWS = 16  # most rows of results that are written in turn
 LATENCIES = 4096  # single reads of a mean latency
@@ -122,7 +121,7 @@ def streams_bytes_per_s(
         address = ((first + lead // reads.tile) * count + number) * reads.tile + inside
     if shared:
         rows = (number * shared.groups // count) * shared.rows * shared.row  # of the group of each core
-        ahead = lead // (shared.period or FAR) * shared.size
+        ahead = lead // shared.period * shared.size if shared.period else 0
         address = np.where(is_shared[:, None], position[:, None] + rows + ahead, address)
     write = np.zeros(len(address), np.uint8)
     if writes and writes.share:  # after the reads whose results they are
@@ -170,8 +169,7 @@ def _schedule(
     positions = np.hstack([(periods * own + np.arange(own)) * reads.size, position + periods * step])
     lengths = np.concatenate([np.full(own, reads.size), -(-length // burst) * burst])
     is_shared = np.arange(len(lengths)) >= own
-    tiled = (np.tile(column, len(periods)) for column in (lengths, is_shared))
-    return (positions.ravel(), *tiled)  # type: ignore[return-value]
+    return positions.ravel(), np.tile(lengths, len(periods)), np.tile(is_shared, len(periods))
 
 
 @lru_cache(maxsize=256)
@@ -197,7 +195,7 @@ def burst_bytes(system: System) -> int:
     return max(BURST * word_bytes(system.core), memory_model(system.memory).burst_bytes)
 
 
-def every(core: Core) -> tuple[int, ...]:
+def all_cores(core: Core) -> tuple[int, ...]:
     """All cores."""
     return tuple(range(core.config.cores))
 
@@ -211,7 +209,7 @@ def operand_reads(system: System, tile: int = 0) -> Reads:
 def load_bytes_per_s(system: System) -> float:
     """Rate at which all cores read operands at the same time, different ones."""
     assert system.core
-    return streams_bytes_per_s(system, every(system.core), operand_reads(system))
+    return streams_bytes_per_s(system, all_cores(system.core), operand_reads(system))
 
 
 def activations_bytes_per_s(system: System, rows: int, inputs: int) -> float:
@@ -221,7 +219,7 @@ def activations_bytes_per_s(system: System, rows: int, inputs: int) -> float:
     word = word_bytes(core)
     row = row_words(ceil(BF16_BYTES * inputs / word), core.config.dpe_inputs) * word
     return streams_bytes_per_s(
-        system, every(core), operand_reads(system), shared=SharedRows(rows, row, BF16_BYTES * inputs)
+        system, all_cores(core), operand_reads(system), shared=SharedRows(rows, row, BF16_BYTES * inputs)
     )
 
 
@@ -287,7 +285,7 @@ def keys_bytes_per_s(system: System, rows: int = 0, score_bytes: float = 0.0, *,
     row = row_words(ceil(4 * SCORES / word), core.config.dpe_inputs) * word
     reads = Reads(size, READ_ENGINES["load"][1], stride=1 if encoded else 2)
     writes = Writes(_rounded(score_bytes / (1 + score_bytes)), size, min(max(1, rows), WRITTEN_ROWS), row)
-    return min(load_bytes_per_s(system), streams_bytes_per_s(system, every(core), reads, writes))
+    return min(load_bytes_per_s(system), streams_bytes_per_s(system, all_cores(core), reads, writes))
 
 
 def values_bytes_per_s(system: System, passes: int) -> float:
@@ -319,4 +317,4 @@ def vector_bytes_per_s(system: System, read_bytes: float, written_bytes: float) 
     core, size = system.core, burst_bytes(system)
     assert core
     writes = Writes(_rounded(written_bytes / (read_bytes + written_bytes)), size)
-    return streams_bytes_per_s(system, every(core), Reads(size, READ_ENGINES["vector"][1]), writes)
+    return streams_bytes_per_s(system, all_cores(core), Reads(size, READ_ENGINES["vector"][1]), writes)

@@ -57,7 +57,7 @@ from sw_model.unit_cycles import (
 from sw_model.workloads import Model, Phase
 
 # part of the words in flight that a single word waits for, see `tests/sw_model/memory/bench_word_waits.py`: on the
-# memories of V-Rex8 and V-Rex48 0.63 and 0.69, while the load units of all cores have their bursts in flight
+# memories of V-Rex8 and V-Rex48 0.57 and 0.73, while the load units of all cores have their bursts in flight
 WORD_WAITS = 0.65
 PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
@@ -224,7 +224,10 @@ class Graph:
         return loads, loads.weights / loads.groups * once
 
     def projections(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Inputs and outputs of the projections of a layer; those of one entry are computed at the same time."""
+        """Inputs and outputs of the projections of a layer; those of one entry are computed at the same time.
+
+        Queries, keys and values; output; gate and up; down.
+        """
         model, width = self.model, self.model.q_heads * self.model.head_dim
         return [
             (model.hidden, (model.key_dim, model.key_dim, width)), (width, (model.hidden,)),
@@ -603,7 +606,7 @@ class Graph:
         model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
         width = model.q_heads * model.head_dim
         kv_width, weight_bytes = 2 * model.key_dim, self.projection_bytes
-        qkv = (model.key_dim, model.key_dim, width)
+        qkv, o, gate_up, down = self.projections()
         x = self.vision()
         in_turn, ready = self.batch > 1 and self.system.core and self.system.core.retrieving == 1, -1
         if work.schedule == "ahead" and not self.blocking:
@@ -614,17 +617,17 @@ class Graph:
             if not self.system.core:
                 x = self.launches("overhead", DECODER_OPS, [x], layer)
             h = self.vector("vector", t * model.hidden, "norm", [x], layer, t, model.hidden)
-            h = self.linear("weights", t, model.hidden, qkv, h, layer, "weights", weight_bytes)
+            h = self.linear("weights", t, *qkv, h, layer, "weights", weight_bytes)
             query = self.vector("vector", t * (width + kv_width // 2), "rope", [h], layer, row=width)
             following = layer + 1 if layer + 1 < layers else None
             attend = self.attend_in_turn if in_turn else self.attend
             h, ready = attend(layer, query, x, ready, following)
-            h = self.linear("weights", t, width, (model.hidden,), h, layer, "weights", weight_bytes)
+            h = self.linear("weights", t, *o, h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.hidden, "add", [h], layer, t, model.hidden)
             h = self.vector("vector", t * model.hidden, "norm", [h], layer, t, model.hidden)
-            h = self.linear("weights", t, model.hidden, (2 * model.ffn,), h, layer, "weights", weight_bytes)
+            h = self.linear("weights", t, *gate_up, h, layer, "weights", weight_bytes)
             h = self.vector("vector", t * model.ffn, "silu_mul", [h], layer, row=model.ffn)
-            h = self.linear("weights", t, model.ffn, (model.hidden,), h, layer, "weights", weight_bytes)
+            h = self.linear("weights", t, *down, h, layer, "weights", weight_bytes)
             x = self.vector("vector", t * model.hidden, "add", [h], layer, t, model.hidden)
         x = self.vector("vector", t * model.hidden, "norm", [x], layers)
         self.linear("weights", self.batch, model.hidden, (model.vocab,), x, layers, "weights")

@@ -1,7 +1,8 @@
 """Compiled kernel of the DRAM model: one controller per channel, clock by clock (see `sw_model.memory.dram`).
 
 What several kernels or several calls share is a function of its own, because LLVM needs more than a minute for a kernel
-with several copies of the controller; parts that are called once, and small ones, are inlined.
+with several copies of the controller; parts that are called once, and small ones, are inlined. All are in one file,
+because numba's cache of a function does not notice changes in another file.
 
 State is stored in small integer arrays. Per bank: the open row and the earliest activate, precharge, read and write.
 Per bank group and rank: the earliest clock of each command that they limit. Requests to one row of one bank form a
@@ -378,7 +379,7 @@ def _append(chan, next_burst, k):
 @inlined
 def _release(t, ports, count, blocked):
     """Count the requests as answered whose data have passed their port before clock t. Returns the next such clock."""
-    head, following, release_at, owner, held = ports[4], ports[7], ports[8], ports[9], ports[11]
+    _, _, _, _, head, _, _, following, release_at, owner, _, held = ports
     next_time = FAR
     for p in range(len(head)):
         while head[p] >= 0 and release_at[head[p]] <= t:
@@ -417,7 +418,7 @@ def _run(tm, per, bursts, requests, outcome, state, done, counters, ports):
     latency, stats = outcome
     bank, group, rank, chan, slots, queue, heads, length, mark = state
     accepted, tail, remaining, issued, blocked, cursor = counters
-    number, buffer, release_at, held = ports[0], ports[3], ports[8], ports[11]
+    number, _, _, buffer, _, _, _, _, release_at, _, _, held = ports
     n_req, n_ch = len(latency), len(chan)
     finished, start, end, t = 0, -1, 0, 0
     while True:
@@ -528,8 +529,9 @@ def replay_kernel(
 ):  # fmt: skip
     """Per clock, streams issue, channels take up to four bursts each, controllers tick; idle clocks are skipped.
 
-    A request has `per` bursts in the arrays, of which it uses the first `count` ones.
-    Returns the clocks from the first issue to the last completion."""
+    A request has `per` bursts in the arrays, of which it uses the first `count` ones. Returns the clocks from the first
+    issue to the last completion.
+    """
     # completions in flight, one list for reads and one for writes, each in order of time
     done = np.zeros((2, n_ch * (tm[CL] + tm[BL] + 4), 2), np.int64)
     accepted = np.zeros(2, np.int64)
@@ -540,7 +542,9 @@ def replay_kernel(
     bursts = (b_ch, b_bank, b_row, np.full(len(b_ch), -1, np.int32))
     requests = (write, count, stream, order, first, arrival, qd)
     counters = (accepted, tail, remaining, issued, blocked, first[:-1].copy())
-    # ports: first and last request that has passed each, next one, clock of its end and stream; first one that has not
+    # for each port: first and last request of its queue, and the clock at which it is free
+    # for each request: the next one in the queue, the clock at which its stream counts it as answered, its stream
+    # for each stream: the first request outside a queue, and the DRAM bursts of its outstanding reads
     n_port, n_req = max(port) + 1 if len(port) else 0, len(latency) if len(port) else 0
     passed = (np.full(n_port, -1), np.zeros(n_port, np.int64), np.zeros(n_port))
     lists = (np.zeros(n_req, np.int64), np.full(n_req, FAR), np.zeros(n_req, np.int64))
