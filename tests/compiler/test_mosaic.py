@@ -209,13 +209,23 @@ def check_selection(reference, layer, q, attended, text, policy):
 
 @pytest.mark.parametrize("resident", [pytest.param(0, marks=pytest.mark.heavy), 24])
 def test_clusters_and_selections(resident, tmp_path, rng):
-    """Splits, deferred splits and tokens of every cluster equal `golden.mosaic` after each step."""
-    session, reference, selections = run_session(tmp_path, rng, resident)
-    layers = reference.cache.layers
-    assert sum(index.splits for index in layers) > 0 and len(reference.cache.means) > 1
-    assert bool(sum(index.deferred for index in layers)) == bool(reference.deferred_splits) == bool(resident)
-    assert len(selections) > 30
-    assert any(sum(each.retrieved.fetched) for each in session.steps) == bool(resident)
+    """Splits, deferred splits and tokens of every cluster equal `golden.mosaic` after each step.
+
+    Whether a cluster whose split was deferred is retrieved depends on the data: one session in ten has none of them,
+    so sessions follow each other until one has.
+    """
+    for number in range(12):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        session, reference, selections = run_session(folder, rng, resident)
+        layers = reference.cache.layers
+        assert sum(index.splits for index in layers) > 0 and len(reference.cache.means) > 1
+        assert bool(sum(index.deferred for index in layers)) == bool(resident)
+        assert len(selections) > 30
+        assert any(sum(each.retrieved.fetched) for each in session.steps) == bool(resident)
+        if bool(reference.deferred_splits) == bool(resident):
+            return
+    raise AssertionError("no cluster with a deferred split was retrieved in 12 sessions")
 
 
 @pytest.mark.heavy
