@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from compiler.builder import CommandRef, Operands
-from compiler.layer import Context, LayerCompiler
+from compiler.layer import Context, LayerCompiler, ScoredLayer
 from compiler.memory import row_words
 from compiler.retrieval_attention import Selected
 from hw.core.isa import LIST_SETS
@@ -105,16 +104,21 @@ class BatchLayer(LayerCompiler):
         q = meet(self._rotate(p, "q", t, q, w["q"], queries))
         selections, done = list[Selected](), list[CommandRef]()  # for each stream, then the first one of the next layer
 
-        def retrieve(number: int, lists: int, readers: Sequence[CommandRef]) -> None:
-            """Select and store for a stream. `readers` : commands that read the page lists `lists`"""
-            stream, tokens, selected = streams[number], rows[number].tokens, None
-            if number:
-                clusters = meet(stream.open(p, lists, readers))
-                if prefetched:
-                    earlier = self.for_stream(rows[number], prefetched.queries)
-                    selected = earlier._select(p, tokens, stream, clusters, prefetched.written, lists=lists)
-            else:
-                clusters, selected = opened, prefetched.selected if prefetched else None
+        def score(number: int, lists: int) -> ScoredLayer | None:
+            """Scores of a stream by the queries of the layer before, or of the first stream for the next layer."""
+            if number < len(rows):
+                if prefetched is None:
+                    return None
+                earlier = self.for_stream(rows[number], prefetched.queries)
+                return earlier._score_for(p, rows[number].tokens, streams[number], prefetched.written, lists)
+            if following is None:
+                return None
+            layer, first = following
+            return streams[0]._score_for(p, first.tokens, layer.for_stream(first, queries), q, lists)
+
+        def store(number: int, lists: int, clusters: Sequence[CommandRef], selected: Selected | None) -> None:
+            """Store the tokens of a stream, after its fetch; without `selected` it selects for itself then."""
+            stream, tokens = streams[number], rows[number].tokens
             unchanged = [*hashed, *clusters, *(selected.fetched if selected else ())]  # clusters, up to these commands
             written = list[CommandRef]()
             for piece in self._pieces(tokens, True):
@@ -123,27 +127,39 @@ class BatchLayer(LayerCompiler):
                 written = [*means, *stream._store_kv(p, piece, [*clustered, *v])]
             if selected is None:
                 written = meet(written)
-                selected = stream._select(p, tokens, stream, written[:1], q, lists=lists, written=written)
+                selected = stream._select(p, tokens, written[:1], q, lists=lists, written=written)
             self._end_step(p, written)
             selections.append(selected)
             done.extend(written)  # the next layer overwrites keys and values
 
-        def overlap(number: int, readers: Sequence[CommandRef]) -> None:
-            """Retrieval that overlaps with the attention of a stream: of the next stream, or for the next layer."""
-            lists = (selections[number].lists + 1) % LIST_SETS
-            if number + 1 < len(rows):
-                retrieve(number + 1, lists, readers)
-            elif following is not None:
-                layer, first = following
-                target = layer.for_stream(first, queries)
-                clusters = meet(target.open(p, lists, readers))
-                selections.append(streams[0]._select(p, first.tokens, target, clusters, q, lists=lists))
+        store(0, 0, opened, prefetched.selected if prefetched else None)
 
-        retrieve(0, 0, [])
+        def attend(number: int, readers: Sequence[CommandRef]) -> list[CommandRef]:
+            """Attend to the pages of a stream, and retrieve for the next one or for the next layer meanwhile.
+
+            `readers` : commands that read the page lists for it
+            """
+            lists = (selections[number].lists + 1) % LIST_SETS
+            scored, chosen = score(number + 1, lists), list[Selected]()
+
+            def select() -> None:
+                if scored is not None:
+                    chosen.append(scored.select(p, readers))
+
+            def store_next() -> None:
+                if number + 1 < len(rows):
+                    selected = self.retrieval.fetch(p, chosen.pop()) if chosen else None
+                    clusters = [] if selected else meet(streams[number + 1].open(p, lists, readers))
+                    store(number + 1, lists, clusters, selected)
+
+            attention, tokens = streams[number].retrieval, rows[number].tokens
+            last = attention.attend(p, tokens, selections[number], [*q, *v], select, store_next)
+            selections.extend(attention.fetch(p, each) for each in chosen)
+            return last
+
         attended = list[CommandRef]()
-        for number, stream in enumerate(streams):
-            overlapped = partial(overlap, number, attended)
-            attended = stream.retrieval.attend(p, rows[number].tokens, selections[number], [*q, *v], overlapped)
+        for number in range(len(rows)):
+            attended = attend(number, attended)
             if number + 1 < len(rows):
                 attended = meet(attended)
             done += attended

@@ -146,6 +146,9 @@ class Operands:
     def __init__(self, builder: ProgramBuilder, weight_rows: int, activation_rows: int):
         self.builder, self.weight_rows, self.activation_rows = builder, weight_rows, activation_rows
         self.readers: dict[tuple[str, int], CommandRef | None] = {}  # last command that reads each half
+        self.count_readers = list[
+            CommandRef
+        ]()  # commands after which the number of the last COUNT is not used any more
         self.next_half = {"weights": 0, "activations": 0}
 
     def complete(self) -> list[Command]:
@@ -189,6 +192,10 @@ class Operands:
                 after=after, over=[self.readers.get(half) for half in halves],
             )  # fmt: skip
         return LoadedOperands(command, row, tuple(halves))
+
+    def count(self, word: int) -> CommandRef:
+        """Append a COUNT of the number of clusters at `word`."""
+        return self.builder.add("COUNT", {"header": word}, after=self.count_readers)
 
     def multiply(
         self, fields: Mapping[str, int], weights: "LoadedOperands", x: "LoadedOperands", tile: int

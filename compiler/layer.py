@@ -7,9 +7,10 @@ tokens at run time.
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -68,15 +69,38 @@ class Context:
 
     Attributes
     ----------
-    number : entry of the table of contexts of the store ; mean_keys_word : word address of its mean keys
+    number : entry of the table of contexts of the store
+    count_word, mean_keys_word : word addresses of its number of clusters, which is part of its header, and of its mean
+        keys
     state_word : word address of the state of its state-space branch, if the policy has one
     columns_word : word address of a row of ones and zeros (Hq * d), the columns of its partial scores, likewise
     """
 
     number: int
+    count_word: int
     mean_keys_word: int
     state_word: int = 0
     columns_word: int = 0
+
+
+@dataclass(frozen=True)
+class ScoredLayer:
+    """Scores of the clusters of a layer, before its pages are selected.
+
+    layer : that layer ; scorer : the layer whose queries score ; inputs : of the selection
+    scores : commands after which the scores are in memory, see `Scored`
+    """
+
+    layer: "LayerCompiler"
+    scorer: "LayerCompiler"
+    inputs: SelectionInputs
+    scores: list[list[CommandRef]]
+
+    def select(self, p: Operands, after: Sequence[CommandRef] = ()) -> Selected:
+        """Open the context of the layer and select its pages. `after` : commands that use the page lists"""
+        opened = self.layer.open(p, self.inputs.lists, after)
+        inputs = replace(self.inputs, clusters=opened, count_word=None)
+        return self.scorer.policy.select(self.scorer.retrieval, p, inputs, self.scores)
 
 
 @dataclass
@@ -294,25 +318,35 @@ class LayerCompiler:
         x = self._normed(p, t, after)
         # x stays in the operand memory only if the keys fit there at the same time, and no queries are loaded
         both_fit = max(t * x.words, t * self.kv) <= self.rows // 2 or not self.products.fits(t, x.words)
-        both_fit &= not (self.table.by_frames or self.table.partitions)
+        ahead = following is not None and selected is not None  # queries are loaded before the values are projected
+        both_fit &= not (self.table.by_frames or self.table.partitions or ahead)
         k_blocks, q_blocks = (self.matrices[name].m_blocks for name in "kq")
         q_share, v_share = p.builder.share.balanced_with(k_blocks), p.builder.share.balanced_with(k_blocks + q_blocks)
         k_products = meet(self._multiply(p, "k", t, x, w["k"], wide=True))
         k = meet(self._rope(p, "k", t, k_products))
         q = meet(self._multiply(p, "q", t, x, w["q"], wide=True, share=q_share))
-        scoring = self._speculate(p, t, x, following, visual)
+        speculated = self._speculate(p, t, x, following, visual)
         v = [] if both_fit else meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False, share=v_share))
         plain = self._without_rope(p, t, k_products, q)
         if self.table.by_frames and not selected:  # before the tokens of the step are clustered
-            selected = self._select(p, t, self, p.builder.meet(opened), plain, lists=0)
+            selected = self._select(p, t, p.builder.meet(opened), plain)
+
+        def score_following(queries: Sequence[CommandRef]) -> ScoredLayer | None:
+            lists = (selected.lists + 1 if selected else 1) % LIST_SETS
+            if following is None:
+                return None
+            return self._score_for(p, t, following, speculated or queries, lists, bool(speculated))
+
         if self.table.partitions:
             rotated = meet(self._rope(p, "q", t, q))  # the tokens are stored by a later program
-            selected = selected or self._select(p, t, self, meet(opened), rotated, lists=0)
-            context, prefetched = self._attention(p, t, [], [*rotated, *k, *v], selected, following)
+            selected = selected or self._select(p, t, meet(opened), rotated)
+            scored = score_following(rotated)
+            context, prefetched = self._attention(p, t, [], [*rotated, *k, *v], selected, lambda: scored)
             return self._finish(p, t, context), prefetched
         hashed, rotated, written = self._hash(p, t, [*opened, *k]), list[CommandRef](), list[CommandRef]()
         if selected:  # the clusters do not change before the end of the fetch, which can be late
             rotated, hashed = meet(self._rope(p, "q", t, q)), [*hashed, *selected.fetched]
+            scored = score_following(rotated)  # before the hash codes, which wait for the fetch
         kept = kept_count(t, self.table.rho) if visual else t
         if kept < t:
             hashed = [*hashed, *self._keep(p, t, kept, k)]
@@ -323,7 +357,8 @@ class LayerCompiler:
             means = self._means(p, piece, [*clustered, *plain])
             v = v or meet(self._multiply(p, "v", t, x, self.rotated["v"], wide=False, share=v_share))
             written = [*means, *self._store_kv(p, piece, [*clustered, *v], pruned=kept < t)]
-        context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, following, scoring)
+        score = (lambda: scored) if selected else partial(score_following, rotated)
+        context, prefetched = self._attention(p, t, written, [*rotated, *v], selected, score)
         if selected:  # before the tokens of the step were stored; the next layer overwrites their keys and values
             context = [*context, *written]
         return self._finish(p, t, context), prefetched
@@ -361,48 +396,64 @@ class LayerCompiler:
         written: Sequence[CommandRef],
         after: Sequence[CommandRef],
         selected: Selected | None = None,
-        following: "LayerCompiler | None" = None,
-        scoring: Sequence[CommandRef] = (),
+        score: "Callable[[], ScoredLayer | None]" = lambda: None,
     ) -> tuple[list[CommandRef], Selected | None]:
-        """Select, fetch and attend; `selected`, `following` and the result are those of `add_step`.
+        """Select, fetch and attend; `selected` and the result are those of `add_step`.
 
-        `scoring` : commands before the use of the queries for the following layer, if they are speculated.
         The step is committed during the attention, when its mean keys, keys and values are `written`. Then the context
         of the following layer is opened, with the page lists that the attention does not use.
+        `score` : scores of the clusters of the following layer, at the latest before the attention
         """
-        prefetched = list[Selected]()
         if selected is None:
             written = p.builder.meet(written)
-            selected = self._select(p, tokens, self, written[:1], after, lists=0, written=written)
-        lists = (selected.lists + 1) % LIST_SETS
+            selected = self._select(p, tokens, written[:1], after, written=written)
         self._end_step(p, written)  # the retrieval unit executes its commands in order, FETCH before these
+        scored, prefetched = score(), list[Selected]()
 
-        def select_for_following() -> None:
-            if following is not None:
-                opened = p.builder.meet(following.open(p, lists))
-                prefetched.append(
-                    self._select(p, tokens, following, opened, scoring or after, lists=lists, speculated=bool(scoring))
-                )
+        def select() -> None:
+            if scored is not None:
+                prefetched.append(scored.select(p))
 
-        context = self.retrieval.attend(p, tokens, selected, after, select_for_following)
-        return context, prefetched[0] if prefetched else None
+        context = self.retrieval.attend(p, tokens, selected, after, select)
+        # here, so that core 0 attends before the command queue of the retrieval unit has room for one more command
+        return context, self.retrieval.fetch(p, prefetched[0]) if prefetched else None
 
     def _select(
         self,
         p: Operands,
         tokens: int,
-        layer: "LayerCompiler",
-        clusters: Sequence[CommandRef],
+        opened: Sequence[CommandRef],
         queries: Sequence[CommandRef],
         *,
-        lists: int,
+        lists: int = 0,
         written: Sequence[CommandRef] = (),
-        speculated: bool = False,
     ) -> Selected:
-        """Select and fetch pages of `layer` with the queries of this one; other arguments as of `SelectionInputs`."""
-        mean_keys = layer.context.mean_keys_word
-        inputs = SelectionInputs(tokens, mean_keys, clusters, queries, lists, written, layer.clusters, speculated)
-        return self.policy.select(self.retrieval, p, inputs)
+        """Select and fetch pages of this layer, whose context is open, with its own queries.
+
+        `written` : commands before the end of the fetch
+        """
+        inputs = SelectionInputs(tokens, self.context.mean_keys_word, opened, queries, lists, tables=self.clusters)
+        scored = self.policy.score(self.retrieval, p, inputs)
+        return self.retrieval.fetch(p, self.policy.select(self.retrieval, p, inputs, scored), written)
+
+    def _score_for(
+        self,
+        p: Operands,
+        tokens: int,
+        layer: "LayerCompiler",
+        queries: Sequence[CommandRef],
+        lists: int,
+        speculated: bool = False,
+    ) -> "ScoredLayer":
+        """Score the clusters of another layer, whose context is not open yet, with the queries of this one.
+
+        `lists` : page lists that the selection will fill ; `speculated` : the queries are speculated
+        """
+        at = layer.context
+        inputs = SelectionInputs(
+            tokens, at.mean_keys_word, [], queries, lists, at.count_word, layer.clusters, speculated
+        )
+        return ScoredLayer(layer, self, inputs, [list(done) for done in self.policy.score(self.retrieval, p, inputs)])
 
     def attention(self, tokens: int, *, query: bool = True) -> list[Command]:
         """Program of attention alone, from rotated queries and keys and values to the context of every head.

@@ -2,7 +2,7 @@
 
 # mypy: disable-error-code="arg-type"
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from compiler.vector_code import VectorCode
 from golden.decoder_layer import TEXT_SCORE, LayerPolicy
 from golden.selection import covering_row
 from hw.config import Config
-from hw.core.isa import Destination, Fit, LengthSource
+from hw.core.isa import LIST_SETS, Destination, Fit, LengthSource
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Selected:
     Attributes
     ----------
     lists : page lists that name the pages: 0 the first, 1 the second
-    fetched : command after which the pages are in device memory; empty on cores that do not lead
+    fetched : command after which the pages are in device memory; empty on cores that do not lead. Before `fetch`: the
+        commands before the fetch
     before : keys in front of those of the step's tokens that are in no page, see `compiler.window_layer`
     """
 
@@ -43,14 +44,14 @@ class Selected:
 
 @dataclass(frozen=True)
 class SelectionInputs:
-    """Inputs of the selection that the queries of a step make for a layer, whose context is open.
+    """Inputs of the selection that the queries of a step make for a layer.
 
     tokens          tokens of the step
     mean_keys_word  word address of the mean keys of that layer
     clusters        commands before the use of its number of clusters and of its mean keys
     queries         commands before the use of the queries
     lists           page lists that the selection fills: 0 the first, 1 the second
-    written         commands before the end of the fetch
+    count_word      word address of its number of clusters, for scores before the context is open; None: it is open
     tables          tables of the clusters of that layer, for a selection in two stages
     speculated      the queries are speculated, for a policy with partial scores; False: all past tokens are selected
     """
@@ -60,9 +61,25 @@ class SelectionInputs:
     clusters: Sequence[CommandRef]
     queries: Sequence[CommandRef]
     lists: int
-    written: Sequence[CommandRef] = ()
+    count_word: int | None = None
     tables: ClusterTables = NO_CLUSTERS
     speculated: bool = False
+
+    @property
+    def length(self) -> LengthSource:
+        """Source of the number of clusters."""
+        return LengthSource.CLUSTERS if self.count_word is None else LengthSource.COUNTED
+
+    def count(self, p: Operands) -> "SelectionInputs":
+        """Append the command that reads the number of clusters, if the context is not open."""
+        if self.count_word is None:
+            return self
+        return replace(self, clusters=[*self.clusters, p.count(self.count_word)])
+
+
+# commands after which scores are in memory, one entry for each KV head of a core that has scores of its own; iterating
+# over it can append these commands
+Scored = Iterable[Sequence[CommandRef]]
 
 
 class RetrievalAttention:
@@ -116,8 +133,12 @@ class RetrievalAttention:
         self.score_words = row_words(2 * max(self.key_blocks, self.cluster_blocks), self.width)
         rows, heads = tokens * self.group, range(config.kv_heads)
         self.scores = [region.allocate(rows * self.score_words) for _ in heads]
-        # scores of the clusters, which SELECT can read while the scores of the keys are computed
-        self.cluster_scores = [region.allocate(rows * self.score_words) for _ in heads] if prefetches else self.scores
+        # scores of the clusters for both page lists: SELECT can read them while those for the next layer are computed
+        self.cluster_scores = [self.scores] * LIST_SETS
+        if prefetches:
+            self.cluster_scores = [
+                [region.allocate(rows * self.score_words) for _ in heads] for _ in self.cluster_scores
+            ]
         self.shares = [region.allocate(rows * self.key_blocks) for _ in heads]
         self.outputs = [region.allocate(rows * self.head) for _ in heads]
         shared = np.array(table.score_row or (), "<u2")
@@ -133,7 +154,7 @@ class RetrievalAttention:
         self.shared_scores = region.allocate(-(-shared.nbytes // (2 * self.width)))
         self.images = {self.shared_scores: shared.tobytes()} if len(shared) else {}
         self.by_frames, self.scoring = table.by_frames, scoring
-        self.summed_scores = region.allocate(self.cluster_blocks if table.by_frames else 0)
+        self.summed_scores = [region.allocate(self.cluster_blocks if table.by_frames else 0) for _ in range(LIST_SETS)]
         self.two_stage = TwoStage(config, region, rows, self.score_words) if table.partitions else None
         if self.two_stage:
             self.cluster_blocks = self.two_stage.blocks
@@ -144,7 +165,7 @@ class RetrievalAttention:
         other, row = copy(self), first * self.group
         other.rotated, other.scoring = rotated, rotated["q"]
         other.scores = [word + row * self.score_words for word in self.scores]
-        other.cluster_scores = [word + row * self.score_words for word in self.cluster_scores]
+        other.cluster_scores = [[word + row * self.score_words for word in words] for words in self.cluster_scores]
         other.shares = [word + row * self.key_blocks for word in self.shares]
         other.outputs = [word + row * self.head for word in self.outputs]
         return other
@@ -168,77 +189,105 @@ class RetrievalAttention:
         if self.two_stage:
             self.two_stage.add_programs(self.vectors, n)
 
-    def select(self, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select clusters by the scores of their mean keys, and fetch their pages."""
+    def cluster_rows(self, p: Operands, inputs: SelectionInputs) -> Iterator[list[CommandRef]]:
+        """Score the mean keys of the clusters.
+
+        Yields, one KV head of this core after the other, the commands after which the scores of the heads that the
+        cores compute at the same time are in memory.
+        """
+        heads, team = p.builder.share.groups(self.config.kv_heads)
+        inputs = inputs.count(p)
+        for h in heads:
+            p.count_readers = p.builder.meet(self._score(p, h, team, inputs))
+            yield p.count_readers
+
+    def select(self, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select clusters by their scores, which `cluster_rows` has computed."""
         share = p.builder.share
-        heads, team = share.groups(self.config.kv_heads)
-        teams, selected = share.count // team.count, list[CommandRef]()
-        for number, h in enumerate(heads):
-            scored = p.builder.meet(self._score(p, h, team, inputs))
+        teams, selected = share.count // share.groups(self.config.kv_heads)[1].count, list[CommandRef]()
+        for number, done in enumerate(scored):
             for head in range(number * teams, min((number + 1) * teams, self.config.kv_heads)):
-                selected += self._select(p, head, inputs.tokens, scored)
-        return self._fetch(p, selected, inputs)
+                selected += self._select(p, head, inputs, done)
+        return Selected(inputs.lists, selected)
 
     def select_by_row(self, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select clusters by the row of scores that all queries share, and fetch their pages."""
-        return self.select_all_heads(p, {"source": self.shared_scores, "rows": 1}, inputs.clusters, inputs)
+        """Select clusters by the row of scores that all queries share."""
+        return self._select_all_heads(p, {"source": self.shared_scores, "rows": 1}, inputs, [])
 
-    def select_tokens(self, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select clusters of one token by partial scores, or all of them, and fetch their pages."""
+    def select_tokens(self, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select clusters of one token by partial scores, or all of them."""
         if inputs.speculated:
-            return self.select(p, inputs)
-        return self.select_all_heads(p, {"source": self.shared_scores, **self.covering}, inputs.clusters, inputs)
+            return self.select(p, inputs, scored)
+        return self._select_all_heads(p, {"source": self.shared_scores, **self.covering}, inputs, [])
 
-    def select_frames(self, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select by one row of scores, the sum of those of all query rows and KV heads, and fetch.
+    def frame_row(self, p: Operands, inputs: SelectionInputs) -> Iterator[list[CommandRef]]:
+        """One row of scores of the frames, the sum of those of all query rows and KV heads.
 
         The sum begins with the first row of the first head; core 0 computes it.
         """
         heads, team = p.builder.share.groups(self.config.kv_heads)
-        scored = list[CommandRef]()
+        scored, scores, inputs = list[CommandRef](), self.cluster_scores[inputs.lists], inputs.count(p)
         for h in heads:
-            scored += self.mean_key_products(p, h, team, inputs, inputs.mean_keys_word, self.cluster_scores)
-        scored = p.builder.meet(scored)
-        if not p.builder.share.leads:
-            return Selected(inputs.lists, [])
-        rows, stride = inputs.tokens * self.group, self.score_words
-        row = {"a_stride": stride, "a_wide": 1, "length": LengthSource.CLUSTERS, "destination": Destination.NONE}
-        self.vectors.command(p, "first row", scored, repeat=1, a=self.cluster_scores[0], **row)
-        for head, scores in enumerate(self.cluster_scores):
-            self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=scores, **row)
-        row |= {"a": self.shared_scores, "out": self.summed_scores, "destination": Destination.MEMORY}
-        summed = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
-        return self.select_all_heads(p, {"source": self.summed_scores, "rows": 1}, summed, inputs)
+            scored += self.mean_key_products(p, h, team, inputs, inputs.mean_keys_word, scores)
+        scored = [*p.builder.meet(scored), *inputs.clusters]
+        if p.builder.share.leads:
+            rows, stride = inputs.tokens * self.group, self.score_words
+            row = {"a_stride": stride, "a_wide": 1, "length": inputs.length, "destination": Destination.NONE}
+            self.vectors.command(p, "first row", scored, repeat=1, a=scores[0], **row)
+            for head, word in enumerate(scores):
+                self.vectors.command(p, "add row", scored, repeat=range(int(head == 0), rows), a=word, **row)
+            out = self.summed_scores[inputs.lists]
+            row |= {"a": self.shared_scores, "out": out, "destination": Destination.MEMORY}
+            scored = self.vectors.command(p, "sum of rows", scored, repeat=1, **row)
+        p.count_readers = scored
+        yield scored
 
-    def select_in_two_stages(self, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select by one row of keys, and the text by another, for every KV head; and fetch."""
+    def select_frames(self, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select by the row of scores of `frame_row`."""
+        (summed,) = scored
+        return self._select_all_heads(p, {"source": self.summed_scores[inputs.lists], "rows": 1}, inputs, summed)
+
+    def stage_rows(self, p: Operands, inputs: SelectionInputs) -> Iterator[list[CommandRef]]:
+        """Row of keys of the clusters of a selection in two stages."""
         stage, scored = self.two_stage, list(inputs.clusters)
         assert stage is not None
         if stage.partitions:
             heads, team = p.builder.share.groups(self.config.kv_heads)
+            scores, inputs = self.cluster_scores[inputs.lists], inputs.count(p)
             for h in heads:
                 scored += self.mean_key_products(p, h, team, inputs, inputs.tables.representatives, stage.scores)
-                scored += self.mean_key_products(p, h, team, inputs, inputs.tables.centroids, self.cluster_scores)
-            scored = p.builder.meet(scored)
+                scored += self.mean_key_products(p, h, team, inputs, inputs.tables.centroids, scores)
+            scored = [*p.builder.meet(scored), *inputs.clusters]
             if p.builder.share.leads:
-                rows = inputs.tokens * self.group
-                scored = stage.rank(p, self.vectors, rows, self.score_words, self.cluster_scores, scored)
-        rows, first = (2, stage.keys) if stage.partitions else (1, stage.keys + stage.blocks)
-        fields = {"source": first, "stride": stage.blocks, "rows": rows, "counts": inputs.tables.counts}
-        return self.select_all_heads(p, fields, scored, inputs)
+                scored = stage.rank(
+                    p, self.vectors, inputs.tokens * self.group, self.score_words, scores, scored,
+                    length=inputs.length, keys=stage.keys[inputs.lists],
+                )  # fmt: skip
+        p.count_readers = scored
+        yield scored
 
-    def select_all_heads(
-        self, p: Operands, fields: Mapping[str, int], after: Sequence[CommandRef], inputs: SelectionInputs
+    def select_in_two_stages(self, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select by the row of keys of `stage_rows`, and the text by another, for every KV head."""
+        stage, (ranked,) = self.two_stage, scored
+        assert stage is not None
+        keys = stage.keys[inputs.lists]
+        rows, first = (2, keys) if stage.partitions else (1, keys + stage.blocks)
+        fields = {"source": first, "stride": stage.blocks, "rows": rows, "counts": inputs.tables.counts}
+        return self._select_all_heads(p, fields, inputs, ranked)
+
+    def _select_all_heads(
+        self, p: Operands, fields: Mapping[str, int], inputs: SelectionInputs, after: Sequence[CommandRef]
     ) -> Selected:
-        """Select for every KV head by the same rows of scores, and fetch. `fields` : of SELECT"""
+        """Select for every KV head by the same rows of scores. `fields` : of SELECT"""
         selected, common = list[CommandRef](), {"stride": 0, "length": LengthSource.CLUSTERS, **fields}
         for head in range(self.config.kv_heads):
-            selected += p.builder.lead("SELECT", common | {"head": head}, after=after)
-        return self._fetch(p, selected, inputs)
+            selected += p.builder.lead("SELECT", common | {"head": head}, after=[*inputs.clusters, *after])
+        return Selected(inputs.lists, selected)
 
-    def _fetch(self, p: Operands, selected: Sequence[CommandRef], inputs: SelectionInputs) -> Selected:
-        """Fetch the pages of the selected clusters."""
-        return Selected(inputs.lists, p.builder.lead("FETCH", after=[*selected, *inputs.written]))
+    @staticmethod
+    def fetch(p: Operands, selected: Selected, after: Sequence[CommandRef] = ()) -> Selected:
+        """Fetch the pages of the selected clusters; the fetch ends after the commands `after`."""
+        return replace(selected, fetched=p.builder.lead("FETCH", after=[*selected.fetched, *after]))
 
     def attend(
         self,
@@ -246,15 +295,17 @@ class RetrievalAttention:
         tokens: int,
         selected: Selected,
         after: Sequence[CommandRef],
-        overlapped: Callable[[], None],
+        fetched: Callable[[], None] = lambda: None,
+        overlapped: Callable[[], None] = lambda: None,
     ) -> list[CommandRef]:
         """Attend to the selected pages and to the tokens of the step; returns the last commands.
 
         The keys of a head are gathered and multiplied while the softmax of the previous head runs; its values follow.
-        `overlapped` appends other commands, which follow the keys of the first head.
+        `fetched`, `overlapped` append other commands: after the fetch, and after the keys of the first head
         """
         heads, team = p.builder.share.groups(self.config.kv_heads)
         selected = replace(selected, fetched=p.builder.meet(selected.fetched))
+        fetched()
         shares = [self._attend(p, heads[0], team, tokens, selected, after)]
         overlapped()
         for number, h in enumerate(heads[1:]):
@@ -307,15 +358,17 @@ class RetrievalAttention:
         Partial scores are BF16 and have no exponentials. The exponentials replace the scores in memory: each row is
         read before its exponentials are written. Without a head, the core only meets the others.
         """
-        length_fields, wide = {"length": LengthSource.CLUSTERS}, self.partial is None
-        products = self.mean_key_products(p, head, team, inputs, inputs.mean_keys_word, self.cluster_scores, wide)
+        length_fields, wide = {"length": inputs.length}, self.partial is None
+        out = self.cluster_scores[inputs.lists]
+        products = self.mean_key_products(p, head, team, inputs, inputs.mean_keys_word, out, wide)
         if not wide:
             return products
         if team.count > 1:
             products = p.builder.meet(products)
         if head is None:
             return []
-        scores, stride = self.cluster_scores[head], self.score_words
+        products = [*products, *inputs.clusters]  # a core can have rows of exponentials, but no products
+        scores, stride = out[head], self.score_words
         fields = {"a": scores, "a_stride": stride, "a_wide": 1, "out": scores, "out_stride": stride, **length_fields}
         part = team.part(inputs.tokens * self.group)
         if self.cluster_blocks <= self.config.vpe_rows:
@@ -337,7 +390,7 @@ class RetrievalAttention:
 
         `word` : word address of a vector for each cluster ; `out` : of the scores of each KV head
         """
-        chunk, length_fields = self.half // self.head, {"length": LengthSource.CLUSTERS}
+        chunk, length_fields = self.half // self.head, {"length": inputs.length}
         products = list[CommandRef]()
         for rows in self._row_blocks(inputs.tokens):
             if head is None:
@@ -355,11 +408,13 @@ class RetrievalAttention:
                 products = [p.multiply(fields, keys, x, self.width)]
         return products
 
-    def _select(self, p: Operands, head: int, tokens: int, exponentials: Sequence[CommandRef]) -> list[CommandRef]:
-        """Select clusters for one KV head by the exponentials of the scores."""
-        fields = {"source": self.cluster_scores[head], "stride": self.score_words, "rows": tokens * self.group,
-                  "head": head, "length": LengthSource.CLUSTERS}  # fmt: skip
-        return p.builder.lead("SELECT", fields, after=exponentials)
+    def _select(
+        self, p: Operands, head: int, inputs: SelectionInputs, scored: Sequence[CommandRef]
+    ) -> list[CommandRef]:
+        """Select clusters for one KV head by its scores."""
+        fields = {"source": self.cluster_scores[inputs.lists][head], "stride": self.score_words,
+                  "rows": inputs.tokens * self.group, "head": head, "length": LengthSource.CLUSTERS}  # fmt: skip
+        return p.builder.lead("SELECT", fields, after=[*inputs.clusters, *scored])
 
     def _gather(
         self,

@@ -146,8 +146,8 @@ class Machine:
             masks = region.allocate(plan.contexts * mask_words)
             self.contexts = [
                 Context(
-                    n, int(header["mean_keys_base"]) * TABLE_UNIT // word, states + n * self.state_words,
-                    masks + n * mask_words,
+                    n, tables.count_byte(n) // word, int(header["mean_keys_base"]) * TABLE_UNIT // word,
+                    states + n * self.state_words, masks + n * mask_words,
                 )
                 for n, header in enumerate(tables.contexts)
             ]  # fmt: skip

@@ -17,7 +17,7 @@ from compiler.vector_code import VectorCode
 from golden.bf16 import BF16_ONE
 from golden.two_stage import FAR, FENCE, SHARPNESS, text_row
 from hw.config import Config
-from hw.core.isa import Destination, LengthSource
+from hw.core.isa import LIST_SETS, Destination, LengthSource
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ class TwoStage:
         # scores of all query rows with the representatives, for each KV head
         self.scores = [allocate(rows * score_words) for _ in range(config.kv_heads)]
         self.total, self.far, self.fence = (allocate(2 * self.blocks) for _ in range(3))
-        self.marks, self.keys = allocate(self.blocks), allocate(2 * self.blocks)
+        self.marks = allocate(self.blocks)
+        self.keys = [allocate(2 * self.blocks) for _ in range(LIST_SETS)]  # SELECT can read one while one is written
         text = np.zeros(clusters, "<u2")
         text[0] = BF16_ONE
         self.images = {
             self.far: text_row(clusters, FAR).astype("<u4").tobytes(),
             self.fence: text_row(clusters, FENCE).astype("<u4").tobytes(),
-            self.keys + self.blocks: text.tobytes(),
+            **{keys + self.blocks: text.tobytes() for keys in self.keys},
         }
 
     def add_programs(self, vectors: VectorCode, lanes: int) -> None:
@@ -100,14 +101,18 @@ class TwoStage:
         stride: int,
         cluster_scores: Sequence[int],
         scored: Sequence[CommandRef],
+        *,
+        length: LengthSource,
+        keys: int,
     ) -> list[CommandRef]:
-        """The row of keys from the scores of both stages, on core 0.
+        """The row of keys, at word `keys`, from the scores of both stages, on core 0.
 
         `rows` : query rows of a KV head ; `stride` : words from one row of scores to the next
         `cluster_scores` : word address of the scores with the centroids, for each KV head ; `scored` : commands before
+        `length` : source of the number of clusters
         """
-        length = {"length": LengthSource.CLUSTERS}
-        load = {"a_wide": 1, "destination": Destination.NONE, **length}
+        row = {"length": length}
+        load = {"a_wide": 1, "destination": Destination.NONE, **row}
 
         def add(scores: Sequence[int], skip: int) -> None:
             for head, word in enumerate(scores):
@@ -116,14 +121,12 @@ class TwoStage:
 
         vectors.command(p, "first row", scored, repeat=1, a=self.scores[0], **load)
         add(self.scores, 1)
-        total = {"a_wide": 1, "out": self.total, "out_wide": 1, **length}
+        total = {"a_wide": 1, "out": self.total, "out_wide": 1, **row}
         last = vectors.command(p, "wide sum of rows", scored, repeat=1, a=self.far, **total)
         for _ in range(self.partitions):
-            last = vectors.command(
-                p, "marks", last, repeat=1, a=self.total, a_wide=1, a_again=1, out=self.marks, **length
-            )
+            last = vectors.command(p, "marks", last, repeat=1, a=self.total, a_wide=1, a_again=1, out=self.marks, **row)
             last = vectors.command(p, "remove", last, repeat=1, a=self.marks, b=self.total, b_wide=1, b_used=1,
-                                   out=self.total, out_wide=1, **length)  # fmt: skip
+                                   out=self.total, out_wide=1, **row)  # fmt: skip
         vectors.command(p, "unmarked", last, repeat=1, a=self.total, **load)
         add(cluster_scores, 0)
-        return vectors.command(p, "sum of rows", scored, repeat=1, a=self.fence, a_wide=1, out=self.keys, **length)
+        return vectors.command(p, "sum of rows", scored, repeat=1, a=self.fence, a_wide=1, out=keys, **row)

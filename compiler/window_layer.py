@@ -124,7 +124,7 @@ class WindowLayer(LayerCompiler):
     def windows(self, region: Region, slots: int) -> list[WindowContext]:
         """Allocate both windows of `slots` slots."""
         allocate, words = region.allocate, slots * self.kv
-        return [WindowContext(0, 0, keys=allocate(words), values=allocate(words)) for _ in range(2)]
+        return [WindowContext(0, 0, 0, keys=allocate(words), values=allocate(words)) for _ in range(2)]
 
     def add_step(
         self,
@@ -149,7 +149,7 @@ class WindowLayer(LayerCompiler):
         q = meet(self._rope(p, "q", tokens, q))
         v = meet(self._multiply(p, "v", tokens, x, at.values + first, wide=False))
         slots = WindowKeys(0, [], at.start, at.keys, at.values)
-        context = self.retrieval.attend(p, tokens, slots, [*k, *q, *v], lambda: None)
+        context = self.retrieval.attend(p, tokens, slots, [*k, *q, *v])
         return self._finish(p, tokens, context), None
 
     def add_carry(self, p: Operands, old: WindowContext, new: WindowContext, moves: Sequence[Carry]) -> None:

@@ -22,6 +22,7 @@ from golden.bf16 import FP32
 from golden.dot import dot, to_bf16
 from golden.mean_keys import MeanKeys
 from golden.page_layout import PageLayout
+from golden.store.layout import COUNT_BYTE
 from golden.vpe import VectorEngine, widen
 from golden.weight_formats import BF16_BITS, BY_NUMBER, WeightFormat
 from util import checks
@@ -29,7 +30,7 @@ from util import checks
 NUMBERS = 1 << 16  # modulus of row and tile numbers of the operand memories
 LENGTHS = 1 << 24  # modulus of lengths
 INSTRUCTION_BYTES = 16  # of the vector engine
-SIZES = ("CONSTANT", "CLUSTERS", "TOKENS")
+SIZES = ("CONSTANT", "CLUSTERS", "TOKENS", "COUNTED")
 LOADS = ("NOTHING", "ROWS", "WORDS", "ENCODED")
 PRODUCTS = ("NOTHING", "RESULTS", "INPUTS")
 FITS = ("ANY", "FITS", "EXCEEDS")
@@ -71,7 +72,7 @@ class CoreInterpreter:
 
     Attributes
     ----------
-    clusters : clusters of the open context
+    clusters : clusters of the open context ; counted : clusters of the context of the last COUNT
     pages : page lists: the pages that every KV head attends to as (first word, tokens), and those of the second lists
     new_tokens : tokens whose hash codes are not computed yet, in order; the codes of a piece take as many of them
     mean_keys_word : first word of the mean keys
@@ -108,7 +109,7 @@ class CoreInterpreter:
         self.activations = np.zeros((activation_rows, inputs), np.uint16)
         self.sums: list[np.ndarray | None] = [None] * slots
         self.engine = VectorEngine(inputs, vector_rows)
-        self.clusters, self.pages = 0, list[list[tuple[int, int]]]()
+        self.clusters, self.counted, self.pages = 0, 0, list[list[tuple[int, int]]]()
         self.new_tokens, self.mean_keys_word = list[NewToken](), 0
         self.piece = list[NewToken]()  # tokens of the last hash codes
         self.kept: deque[bool] | None = None
@@ -149,8 +150,8 @@ class CoreInterpreter:
     # lengths
 
     def _length(self, f: "_Fields") -> int:
-        run_time_length = {"CONSTANT": 0, "CLUSTERS": self.clusters}.get(SIZES[f.length])
-        return ((self.past(f.head) if run_time_length is None else run_time_length) + f.extra) % LENGTHS
+        known = {"CONSTANT": 0, "CLUSTERS": self.clusters, "COUNTED": self.counted}.get(SIZES[f.length])
+        return ((self.past(f.head) if known is None else known) + f.extra) % LENGTHS
 
     def past(self, head: int) -> int:
         """Tokens of a page list, from before the step."""
@@ -218,6 +219,11 @@ class CoreInterpreter:
         else:
             data = [self._rows("load", f.source + row * f.stride, beats) for row in range(rows)]
         self._write_operands(self.activations if f.activations else self.weights, data, f.target, f.step, f.tiled)
+
+    def _count(self, f: "_Fields") -> None:
+        word = self._read("load", f.header, 1)
+        at = COUNT_BYTE % len(word)
+        self.counted = int.from_bytes(word[at : at + 4], "little") % LENGTHS
 
     def _format(self, f: "_Fields") -> WeightFormat | None:
         """Format of the rows of a LOAD; None: BF16."""

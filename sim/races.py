@@ -10,13 +10,14 @@ derives which commands are complete when another one starts, from the waits and 
 The accesses are those of the golden interpreter. Of the retrieval unit they include the rows of scores that SELECT
 and KEEP read, and its decisions, as words of one more memory: the number of clusters, which OPEN, hash codes and
 CLUSTER change, the kept tokens of the step, and the page lists. Page lists and pages change from the first SELECT
-after a FETCH up to the next FETCH. Its own tables are not included; one unit on one core accesses them.
+after a FETCH up to the next FETCH. Its own tables are not included; one unit on one core accesses them. The number that
+COUNT reads is a word of each core.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -32,6 +33,8 @@ PAGE_LISTS = 1  # word of the first page list
 Words = tuple[int, int, int]  # memory, first word, number of words
 CLUSTERS: Words = (DECISIONS, 0, 1)  # number of clusters
 KEPT: Words = (DECISIONS, PAGE_LISTS + (1 << 16), 1)  # tokens of the step that are kept
+OWN = 3  # memory of the registers of a core; its word is the number of the core
+COUNTED: Words = (OWN, 0, 1)  # number of clusters of the last COUNT
 
 
 class Race(AssertionError):
@@ -76,6 +79,10 @@ class AccessRecorder(FastInterpreter):
             reads.append((DECISIONS, PAGE_LISTS + f.get("head", 0), 1))
         if f.get("length") == LengthSource.CLUSTERS:
             reads.append(CLUSTERS)
+        if f.get("length") == LengthSource.COUNTED:
+            reads.append(COUNTED)
+        if name == "COUNT":
+            writes.append(COUNTED)
         if name in ("OPEN", "CLUSTER") or f.get("destination") == Destination.CODES:
             writes.append(CLUSTERS)
         if name == "OPEN":
@@ -183,9 +190,9 @@ def check_order(programs: Sequence[Sequence[Command]], accesses: Sequence[Sequen
     Raises `Race` for the first pair without an order.
     """
     written: set[tuple[int, int]] = set()
-    for access in chain(*accesses):
-        for memory, first, count in access.writes:
-            written.update((memory, word) for word in range(first, first + count))
+    for core, each in enumerate(accesses):
+        for access in each:
+            written.update(_words(core, access.writes))
     writers: dict[tuple[int, int], _Point] = {}
     readers: defaultdict[tuple[int, int], list[_Point]] = defaultdict(list)
     pairs = 0
@@ -199,17 +206,22 @@ def check_order(programs: Sequence[Sequence[Command]], accesses: Sequence[Sequen
 
     for point in _points(programs):
         access = accesses[point.core][point.index]
-        for memory, first, count in access.reads:
-            for at in ((memory, word) for word in range(first, first + count)):
-                if at in written:
-                    if at in writers:
-                        check(writers[at], point, at)
-                    readers[at].append(point)
-        for memory, first, count in access.writes:
-            for at in ((memory, word) for word in range(first, first + count)):
-                for reader in readers.pop(at, []):
-                    check(reader, point, at)
+        for at in _words(point.core, access.reads):
+            if at in written:
                 if at in writers:
                     check(writers[at], point, at)
-                writers[at] = point
+                readers[at].append(point)
+        for at in _words(point.core, access.writes):
+            for reader in readers.pop(at, []):
+                check(reader, point, at)
+            if at in writers:
+                check(writers[at], point, at)
+            writers[at] = point
     return pairs
+
+
+def _words(core: int, accesses: Iterable[Words]) -> Iterator[tuple[int, int]]:
+    """Memory and number of every word that a command of a core accesses."""
+    for memory, first, count in accesses:
+        start = core if memory == OWN else first
+        yield from ((memory, word) for word in range(start, start + count))

@@ -236,12 +236,11 @@ class Graph:
 
     def predict(self, layer: int, query: int) -> int:
         """The policy's prediction of the KV that `layer` needs, from the queries of task `query`."""
-        return self.threshold(layer, self.scores(layer, query))
+        return self.threshold(layer, [self.scores(layer, query)])
 
-    def scores(self, layer: int, query: int, stored: int = -1) -> int:
-        """Scores of the candidates from the queries of `query`, after `stored`: reads, products, vector work."""
-        work, core = self.work, self.system.core
-        last = max(query, stored)
+    def scores(self, layer: int, query: int) -> int:
+        """Scores of the candidates from the queries of `query`: reads, products, vector work."""
+        work, core, last = self.work, self.system.core, query
         index, scores, clusters = None, None, max(1, round(work.threshold_entries))
         if core:
             index = index_bytes_per_s(self.system, clusters)
@@ -265,26 +264,26 @@ class Graph:
             last = self.add("prediction", "VPE", seconds, [last], layer)
         return last
 
-    def threshold(self, layer: int, last: int) -> int:
-        """The selection of candidates after their scores, task `last`.
+    def threshold(self, layer: int, after: Sequence[int]) -> int:
+        """The selection of candidates after their scores and other tasks, those of `after`.
 
         A core begins with the rows of a KV head when the clusters of the KV head before have been looked up. Then all
         but their last pages have been copied, so that the selections of all KV heads delay the fetch.
         """
         work, core = self.work, self.system.core
         if not core:
-            return self.launches("prediction", round(work.gpu_kernels), [last], layer)
+            return self.launches("prediction", round(work.gpu_kernels), after, layer)
         if not work.threshold_rows:
-            return last
+            return max(after)
         seconds = self.wtu_cycles(self.latency(burst_bytes(self.system))) / self.hertz
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
-            self.dram("prediction", nbytes, [last], layer)
+            self.dram("prediction", nbytes, after, layer)
         heads = self.model.kv_heads * self.batch
         own = heads / min(heads, core.retrieving)
         page_bytes = min(self.rates.fetch_bytes, PAGES * core.config.page_tokens * self.model.kv_bytes) / heads
         hidden = (own - 1) * min(seconds / own, page_bytes / self.link_rate())
-        return self.add("prediction", "WTU", seconds - hidden, [last], layer)
+        return self.add("prediction", "WTU", seconds - hidden, after, layer)
 
     def store(self, layer: int, after: int) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
@@ -566,18 +565,17 @@ class Graph:
         if ready < 0 and not (work.schedule == "ahead" and overlaps):
             selects = work.schedule != "ahead" and (layer or self.first == 1)
             ready = self.fetch(layer, self.predict(layer, query) if selects else query)
-        (placed, stored), scored = self.store(layer, max(query, ready)), -1
+        following = following if overlaps else None
+        placed, stored = self.store(layer, max(query, ready))
+        if following is not None and work.schedule == "next_layer":
+            scored = self.scores(following, query)  # a core does this while the pages of this layer are fetched
+            fetched = self.fetch(following, self.threshold(following, [scored, stored]))
+            query = scored if self.system.core else query
         keys, weights = self.attention_weights(layer, query, (ready, x), placed)
-        if overlaps and following is not None:
-            if work.schedule == "next_layer":
-                scored = self.scores(following, weights, stored)
-                fetched = self.fetch(following, self.threshold(following, scored))
-            elif work.schedule == "ahead":
-                fetched = self.fetch(following, x if keys == query else keys)
+        if following is not None and work.schedule == "ahead":
+            fetched = self.fetch(following, x if keys == query else keys)
         fetches = fetched >= 0 and (self.rates.fetch_bytes or self.select_s())
         held = self.held() if self.system.core and fetches else []
-        if self.system.core:
-            held.append(scored)
         return self.attention(layer, query, (ready, x), weights, held), fetched
 
     def attend_in_turn(self, layer: int, query: int, x: int, ready: int, following: int | None) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from compiler.builder import Operands
-from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.retrieval_attention import RetrievalAttention, Scored, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import RESV_POLICY, LayerPolicy
 from golden.resv import PREFETCH
@@ -111,9 +111,13 @@ class Policy(ABC):
         pages = min(config.max_pages, max(64, tokens // 4))
         return TableSizes(tokens, min(config.max_clusters, pages), pages, pages)
 
-    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Append the commands that select and fetch pages of a layer with the queries of a step."""
-        return attention.select(p, inputs)
+    def score(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Scored:
+        """Append the commands that score the clusters of a layer by the queries of a step, as far as it is iterated."""
+        return attention.cluster_rows(p, inputs)
+
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Append the commands that select clusters of a layer, whose context is open, by their scores."""
+        return attention.select(p, inputs, scored)
 
     def batches(self, config: Config, widths: LayerWidths) -> bool:
         """Whether one step can serve several streams: selection, pruning and branch have no buffer for a whole step."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compiler.builder import Operands
 from compiler.policies.base import MAX_CLUSTER_TOKENS, WHOLE, Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.retrieval_attention import RetrievalAttention, Scored, Selected, SelectionInputs
 from golden.bf16 import BF16_ONE
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
@@ -45,6 +45,10 @@ class FullPolicy(Policy):
         pages = clusters + tokens // config.page_tokens
         return TableSizes(tokens, clusters, pages, max(pages, super().sizes(config, tokens, step).pages))
 
-    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select by the row of scores that all queries share."""
+    def score(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Scored:
+        """All queries share a row of scores."""
+        return ()
+
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select by that row."""
         return attention.select_by_row(p, inputs)

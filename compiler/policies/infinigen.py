@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compiler.builder import Operands
 from compiler.policies.base import Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.retrieval_attention import RetrievalAttention, Scored, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy, PartialScores
 from golden.selection import TOP_K
@@ -60,9 +60,13 @@ class InfiniGenPolicy(Policy):
             raise ValueError(f"budget must be at least dpe_inputs = {config.dpe_inputs}, got {self.budget}")
         return LayerPolicy(hashes=False, partial=self.partial)
 
-    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
+    def score(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Scored:
+        """Partial scores; none, if all past tokens are selected."""
+        return attention.cluster_rows(p, inputs) if inputs.speculated else ()
+
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
         """Select by partial scores, or all past tokens."""
-        return attention.select_tokens(p, inputs)
+        return attention.select_tokens(p, inputs, scored)
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """A cluster and a page for each token."""

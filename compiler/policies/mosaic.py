@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compiler.builder import Operands
 from compiler.policies.base import Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.retrieval_attention import RetrievalAttention, Scored, Selected, SelectionInputs
 from compiler.two_stage import cluster_blocks
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
@@ -69,9 +69,13 @@ class MosaicPolicy(Policy):
             raise ValueError(f"kv_bits must be 16 for policy {self.name}, which moves tokens, got {config.kv_bits}")
         return LayerPolicy(hashes=False, partitions=self.top_visual)
 
-    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
+    def score(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Scored:
+        """Score partitions, then their clusters."""
+        return attention.stage_rows(p, inputs)
+
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
         """Select in two stages."""
-        return attention.select_in_two_stages(p, inputs)
+        return attention.select_in_two_stages(p, inputs, scored)
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """All clusters are candidates of the HCU, and a row of scores fits the vector memory."""

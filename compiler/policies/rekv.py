@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compiler.builder import Operands
 from compiler.policies.base import Policy, Selection, TableSizes
-from compiler.retrieval_attention import RetrievalAttention, Selected, SelectionInputs
+from compiler.retrieval_attention import RetrievalAttention, Scored, Selected, SelectionInputs
 from golden.clustering import ClusterRule
 from golden.decoder_layer import LayerPolicy
 from golden.selection import TOP_K
@@ -47,9 +47,13 @@ class RekvPolicy(Policy):
         """Clusters are frames."""
         return LayerPolicy(hashes=False, by_frames=True)
 
-    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Selected:
-        """Select by the sum of the scores of all queries; it precedes the tokens of the step, so `written` is empty."""
-        return attention.select_frames(p, inputs)
+    def score(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs) -> Scored:
+        """Sum the scores of all queries."""
+        return attention.frame_row(p, inputs)
+
+    def select(self, attention: RetrievalAttention, p: Operands, inputs: SelectionInputs, scored: Scored) -> Selected:
+        """Select by the sum of the scores."""
+        return attention.select_frames(p, inputs, scored)
 
     def sizes(self, config: Config, tokens: int, step: int) -> TableSizes:
         """All clusters are candidates of the HCU, and a row of scores fits the vector memory."""

@@ -90,6 +90,7 @@ CONTEXT_HEADER = _words(
     "reserved:13",
     size=HEADER_BYTES,
 )
+COUNT_BYTE = 52  # of a context header: where `clusters` begins
 CLUSTER = _words("hash", "first_token", "count", "pages", "first_page", "last_page", "reserved:2", size=32)
 PAGE = np.dtype(
     [
@@ -180,6 +181,10 @@ class Store:
         self._geometry()
         self.contexts = self._table("contexts", header["contexts_base"], CONTEXT_HEADER, int(header["contexts"]))
         self.frames = self._table("frames", header["frames_base"], FRAME, int(header["page_frames"]))
+
+    def count_byte(self, number: int) -> int:
+        """Byte address of the number of clusters of a context."""
+        return int(self.header["contexts_base"]) * TABLE_UNIT + number * HEADER_BYTES + COUNT_BYTE
 
     @property
     def page_bytes(self) -> int:

@@ -68,6 +68,7 @@ class LengthSource(enum.IntEnum):
     CONSTANT = 0  # 0
     CLUSTERS = 1  # clusters of the open context
     TOKENS = 2  # past tokens of the page list of the field `head`
+    COUNTED = 3  # clusters of another context, as the last COUNT has read them
 
 
 class Fit(enum.IntEnum):
@@ -129,7 +130,9 @@ MAX_CORES = 64  # that work on one step
 LIST_SETS = 2  # page lists of a KV head
 SCORE_ROWS = (128 * MAX_STEP).bit_length()  # width of a number of score rows: a step with 128 query heads
 _LENGTH = (
-    Field("length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of the page list `head`"),
+    Field(
+        "length", 2, "run-time length: 0 constant, 1 clusters, 2 past tokens of the page list `head`, 3 that of COUNT"
+    ),
     Field("head", 8, "page list: KV head; for the second lists plus the number of KV heads"),
     Field("extra", 24, "added to the run-time length; the length itself when `length` is 0"),
 )
@@ -206,6 +209,14 @@ OPCODES = (
             Field("stride", STRIDE, "words from one token of the step to the next"),
             Field("tokens", MAX_STEP.bit_length(), "tokens of the step"),
         ),
+    ),
+    Opcode(
+        "COUNT",
+        0x22,
+        ExecUnit.LOAD,
+        "Read the number of clusters of a context from its header: the length of commands with `length` 3, which wait "
+        "for this command. The context is not open, and no command of a step of it has begun.",
+        (Field("header", ADDRESS, "word of the header that holds the number"),),
     ),
     Opcode(
         "MULTIPLY",

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="assignment,arg-type"
 
 from amaranth import Array, Module, Mux, Signal, Value
+from amaranth.hdl import ValueLike
 from amaranth.lib import data
 
 from hw.axi.ports import WORD_ADDRESS_BITS
@@ -36,12 +37,18 @@ def decisions_layout(kv_heads: int, max_pages: int) -> data.StructLayout:
     )
 
 
-def command_length(m: Module, name: str, lengths: data.View, command: data.View, kv_heads: int) -> Signal:
-    """Length of a command: the run-time length that its fields `length` and `head` select, plus its field `extra`."""
+def command_length(
+    m: Module, name: str, lengths: data.View, command: data.View, kv_heads: int, counted: ValueLike = 0
+) -> Signal:
+    """Length of a command: the run-time length that its fields `length` and `head` select, plus its field `extra`.
+
+    `counted` : what the last COUNT of this core has read
+    """
     value, tokens = Signal(LENGTH_BITS, name=name), Signal(LENGTH_BITS, name=f"{name}_tokens")
     m.d.comb += tokens.eq(Array(lengths.tokens[n] for n in range(LIST_SETS * kv_heads))[command.head])
     source_value = Mux(command.length == LengthSource.TOKENS, tokens, 0)
     source_value = Mux(command.length == LengthSource.CLUSTERS, lengths.clusters, source_value)
+    source_value = Mux(command.length == LengthSource.COUNTED, counted, source_value)
     m.d.comb += value.eq(source_value + command.extra)
     return value
 

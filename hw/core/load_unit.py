@@ -1,4 +1,4 @@
-"""The LOAD unit: rows of device memory, and the tokens that a KV head attends to, into the operand memory."""
+"""The LOAD unit: rows of device memory, and the tokens that a KV head attends to, into the operand memory; COUNT."""
 
 import enum
 from dataclasses import dataclass, field
@@ -83,10 +83,11 @@ class _Registers:
 
 
 class LoadRequest(wiring.Component):
-    """Converts LOAD and GATHER to read jobs and to the description of where their words go.
+    """Converts LOAD, GATHER and COUNT to read jobs and to the description of where their words go.
 
-    LOAD reads `rows` rows of `beats` words. GATHER reads the past tokens of a KV head from its page list, then the
-    tokens of the step; with `restart` = 0 it continues where the last GATHER stopped. It first skips `skip` blocks.
+    LOAD reads `rows` rows of `beats` words. COUNT is a LOAD of one word that is not stored. GATHER reads the past
+    tokens of a KV head from its page list, then the tokens of the step; with `restart` = 0 it continues where the last
+    GATHER stopped. It first skips `skip` blocks.
 
     With encoded pages, a job reads past tokens of one block of a page. A run describes its words for `PageDecoder`.
 
@@ -107,7 +108,7 @@ class LoadRequest(wiring.Component):
     Members
     -------
     i : stream of COMMAND
-    lengths : run-time lengths
+    lengths, counted : run-time lengths, and that of the last COUNT
     fill : stream of FILL, or of ENCODED_FILL with encoded weights
     job : stream of read jobs
     list_start, list_number : a GATHER begins with this page list
@@ -123,6 +124,7 @@ class LoadRequest(wiring.Component):
             {
                 "i": In(stream.Signature(COMMAND)),
                 "lengths": In(lengths_layout(kv_heads)),
+                "counted": In(LENGTH_BITS),
                 "fill": Out(stream.Signature(FILL if tiles is None else ENCODED_FILL)),
                 "job": Out(stream.Signature(JOB)),
                 "list_start": Out(1),
@@ -148,6 +150,8 @@ class LoadRequest(wiring.Component):
                 m.d.comb += self.i.ready.eq(1)
                 with m.If(self.i.valid & (self.i.payload.opcode == BY_NAME["GATHER"].code)):
                     self._start_gather(m, gather, r, skipped, tokens)
+                with m.Elif(self.i.valid & (self.i.payload.opcode == BY_NAME["COUNT"].code)):
+                    self._start_count(m, view(self.i.payload, "COUNT"), r)
                 with m.Elif(self.i.valid):
                     self._start_load(m, load, r, rows, beats)
             self._request_rows(m, r)
@@ -156,7 +160,7 @@ class LoadRequest(wiring.Component):
 
     def _load_size(self, m: Module, load: data.View) -> tuple[Value, Value]:
         """Rows and words of a row of a LOAD within its run-time length."""
-        total = command_length(m, "load_length", self.lengths, load, self.kv_heads)
+        total = command_length(m, "load_length", self.lengths, load, self.kv_heads, self.counted)
         total_blocks = block_count(m, "load_blocks", total, self.width)
         first_row = Signal(LENGTH_BITS)
         m.d.comb += first_row.eq(load.block << (self.width.bit_length() - 1))
@@ -226,11 +230,24 @@ class LoadRequest(wiring.Component):
             r.fill.activations.eq(load.activations),
             r.fill.tiled.eq(load.tiled),
             r.fill.transposed.eq(0),
+            r.fill.counts.eq(0),
             r.address.eq(load.source),
             r.stride.eq(load.stride),
         ]
         if self.tiles is not None:
             self._start_encoded(m, self.tiles, load, r, beats)
+        m.next = "LOAD"
+
+    def _start_count(self, m: Module, count: data.View, r: _Registers) -> None:
+        m.d.sync += [
+            r.fill.eq(0),
+            r.fill.rows.eq(1),
+            r.fill.beats.eq(1),
+            r.fill.counts.eq(1),
+            r.address.eq(count.header),
+        ]
+        if self.tiles is not None:
+            m.d.sync += [r.encoding.eq(Encoding.BF16), r.row_words.eq(1)]
         m.next = "LOAD"
 
     def _start_encoded(self, m: Module, tiles: TileLayout, load: data.View, r: _Registers, beats: Value) -> None:
@@ -379,7 +396,7 @@ def _smallest(*values: Value) -> Value:
 
 
 class LoadUnit(wiring.Component):
-    """Executes LOAD and GATHER.
+    """Executes LOAD, GATHER and COUNT.
 
     `LoadRequest` sends read jobs, `OperandFill` writes the words that arrive; a queue of fill descriptions between them
     lets the requests of up to `MAX_OPEN_COMMANDS` commands run ahead. `PageListReader` reads the page list of a GATHER.
@@ -409,7 +426,7 @@ class LoadUnit(wiring.Component):
     -------
     i : stream of COMMAND
     complete : a command is complete: its last word is in the operand memory
-    lengths : run-time lengths
+    lengths : run-time lengths ; counted : clusters of the context of the last COUNT
     job, words : read engine
     write : stream of writes to the operand memory
     list_base, list_entries : word address of the page lists, number of entries of each list
@@ -433,6 +450,7 @@ class LoadUnit(wiring.Component):
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
                 "lengths": In(lengths_layout(kv_heads)),
+                "counted": Out(LENGTH_BITS),
                 "job": Out(stream.Signature(JOB)),
                 "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
@@ -473,6 +491,8 @@ class LoadUnit(wiring.Component):
             fill.fill.valid.eq(descriptions.r_rdy),
             descriptions.r_en.eq(fill.fill.ready),
             request.lengths.eq(self.lengths),
+            request.counted.eq(fill.counted),
+            self.counted.eq(fill.counted),
             pages.start.eq(request.list_start),
             pages.number.eq(request.list_number),
             pages.base.eq(self.list_base),

@@ -56,7 +56,7 @@ class MatrixUnit(wiring.Component):
     i : stream of COMMAND
     complete : a command is complete: memory has acknowledged its results
     operands_read : the operands of a command are read, in the order of the commands
-    lengths : run-time lengths
+    lengths, counted : run-time lengths, and that of the last COUNT
     load : stream of rows for the operand memory
     job, words, write_done : write engine
     stat_busy : the engine accepts a beat
@@ -80,6 +80,7 @@ class MatrixUnit(wiring.Component):
                 "complete": Out(1),
                 "operands_read": Out(1),
                 "lengths": In(lengths_layout(config.kv_heads)),
+                "counted": In(LENGTH_BITS),
                 "load": In(stream.Signature(self.memory.write)),
                 "job": Out(stream.Signature(JOB)),
                 "words": Out(stream.Signature(write_word_layout(self.word))),
@@ -116,7 +117,7 @@ class MatrixUnit(wiring.Component):
     def _resolve(self, m: Module) -> dict[str, Value]:
         """Fields of MATRIX_COMMAND from the incoming command and its run-time length."""
         command = view(self.i.payload, "MULTIPLY")
-        elements = command_length(m, "length", self.lengths, command, self.config.kv_heads)
+        elements = command_length(m, "length", self.lengths, command, self.config.kv_heads, self.counted)
         total = block_count(m, "blocks", elements, self.width)
         m_blocks = clipped_count(m, "m_blocks", total, command.block, command.m_blocks)
         k_blocks = clipped_count(m, "k_blocks", total, command.block, command.k_blocks)

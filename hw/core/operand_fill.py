@@ -1,4 +1,4 @@
-"""Writes the words of the load unit to the operand memory, row by row, as tiles, or transposed."""
+"""Writes the words of the load unit to the operand memory, row by row, as tiles, or transposed; or takes a number."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -8,6 +8,7 @@ from hw.axi.engines import read_word_layout
 from hw.axi.ports import FAULT, Cause
 from hw.core.lengths import LENGTH_BITS
 from hw.core.transpose import Transposer
+from hw.dre.kvmu.records import BLOCK_BITS, CONTEXT_WORDS, HEADER_BLOCKS, WORD_BITS
 from hw.lxe.operand_memory import OperandMemory
 
 ROW_BITS = 16
@@ -22,12 +23,15 @@ FILL = data.StructLayout(
         "activations": 1,  # to the activations, else to the weights
         "tiled": 1,  # the words of a row lie one tile apart
         "transposed": 1,  # through the transposer
+        "counts": 1,  # the word is not written: it has the number of clusters of a context
     }
 )
 
 
 class OperandFill(wiring.Component):
     """Writes the words of each command to the operand memory, directly or through the transposer.
+
+    The word of a COUNT is part of the header of a context (`hw.dre.kvmu.records`); its number of clusters is kept.
 
     Timing: one word in each cycle in which the memory is ready; through the transposer, a block of tokens follows its
     last word by two cycles.
@@ -42,19 +46,34 @@ class OperandFill(wiring.Component):
     fill : stream of FILL; it is accepted when the last word of the command is written
     words : words of a read engine
     write : stream of writes to the operand memory
+    counted : clusters of the context of the last COUNT
     complete : the last word of a command is written
     fault : SIZE: a row beyond the operand memory
+
+    Attributes
+    ----------
+    count_bit : first bit of the number in the word of a COUNT
+
+    Raises
+    ------
+    ValueError
+        A word has more bytes than a header, so that the place of the number depends on the context.
     """
 
     def __init__(self, memory: OperandMemory, *, key_words: int):
         self.memory, self.key_words = memory, key_words
         self.width = memory.inputs
         self.word = 16 * self.width
+        header = HEADER_BLOCKS * BLOCK_BITS
+        if self.word > header:
+            raise ValueError(f"inputs must be at most {header // 16}, got {self.width}")
+        self.count_bit = CONTEXT_WORDS["clusters"] * WORD_BITS % self.word
         super().__init__(
             {
                 "fill": In(stream.Signature(FILL)),
                 "words": In(stream.Signature(read_word_layout(self.word))),
                 "write": Out(stream.Signature(memory.write)),
+                "counted": Out(LENGTH_BITS),
                 "complete": Out(1),
                 "fault": Out(FAULT),
             }
@@ -75,11 +94,15 @@ class OperandFill(wiring.Component):
             transposer.cfg_row_words.eq(fill.beats),
             transposer.i.valid.eq(busy & fill.transposed & ~all_received & words.valid),
             transposer.o.ready.eq(write.ready),
-            words.ready.eq(busy & ~all_received & Mux(fill.transposed, transposer.i.ready, write.ready)),
-            write.valid.eq(busy & Mux(fill.transposed, transposer.o.valid, words.valid & ~all_received)),
+            words.ready.eq(
+                busy & ~all_received & (fill.counts | Mux(fill.transposed, transposer.i.ready, write.ready))
+            ),
+            write.valid.eq(busy & ~fill.counts & Mux(fill.transposed, transposer.o.valid, words.valid & ~all_received)),
             written.eq(write.valid & write.ready),
-            done.eq(written & Mux(fill.transposed, transposer.o.payload.last, last)),
+            done.eq(Mux(fill.counts, word_received, written & Mux(fill.transposed, transposer.o.payload.last, last))),
         ]
+        with m.If(word_received & fill.counts):
+            m.d.sync += self.counted.eq(words.payload.data[self.count_bit : self.count_bit + LENGTH_BITS])
         with m.If(word_received):
             m.d.sync += beat.eq(Mux(row_end, 0, beat + 1))
             with m.If(row_end):

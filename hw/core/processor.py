@@ -299,6 +299,7 @@ class Processor(wiring.Component):
             own.list_entries.eq(retrieval.list_entries),
             used.eq(Mux(self.use_shared, self.shared_decisions, own)),
             *(unit.lengths.eq(used.lengths) for unit in (load, matrix, vector)),
+            *(unit.counted.eq(load.counted) for unit in (matrix, vector)),
             *(getattr(retrieval, name).eq(getattr(self, name)) for name in retrieval.settings),
             load.list_base.eq(used.list_base),
             load.list_entries.eq(used.list_entries),

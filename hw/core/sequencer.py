@@ -16,9 +16,10 @@ from hw.axi.ports import COUNT_BITS, FAULT, JOB, WORD_ADDRESS_BITS, Cause
 from hw.core import isa
 from hw.core.isa import COMMAND_BYTES, HEADER_BITS, OPCODE_BITS, OPCODES, WAIT_BITS, ExecUnit, SyncEvent
 
-# Commands that the queue of each unit holds, a power of two. Those of the retrieval unit are SELECT for eight KV heads
-# and FETCH, one of which the unit executes: while it waits for the host link, the commands behind them can be issued.
-QUEUE_DEPTHS = dict.fromkeys(ExecUnit, 4) | {ExecUnit.RETRIEVAL: 8}
+# Commands that the queue of each unit holds, including the one that a serial unit executes. Those of the retrieval unit
+# are FETCH, CLUSTER, OFFLOAD, OPEN, and SELECT for eight KV heads: while FETCH waits for the host link, the commands
+# behind them can be issued.
+QUEUE_DEPTHS = dict.fromkeys(ExecUnit, 4) | {ExecUnit.RETRIEVAL: 12}
 IN_FLIGHT_BITS = 4  # width of the number of commands of one unit that are queued or in progress
 PROGRAM_BITS = 20  # width of the number of commands of a program
 # A command in a queue: its opcode and its fields. The waits become wait counts.
@@ -114,9 +115,9 @@ class CommandQueue(wiring.Component):
         waiting = Array(Cat(*counts).any() for counts in self.remaining)
         m.d.comb += self.o.valid.eq(fifo.r_rdy & ~waiting[oldest])
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += newest.eq(newest + 1)
+            m.d.sync += newest.eq(Mux(newest == self.depth - 1, 0, newest + 1))
         with m.If(fifo.r_en):
-            m.d.sync += oldest.eq(oldest + 1)
+            m.d.sync += oldest.eq(Mux(oldest == self.depth - 1, 0, oldest + 1))
         return m
 
 

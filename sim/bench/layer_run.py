@@ -149,7 +149,7 @@ class LayerRun:
             create_context(self.store, n, own, base, **{name: values[n] for name, values in backing.items() if values})
         self.initial = self.memory.tobytes()
         contexts = [
-            Context(n, int(header["mean_keys_base"]) * TABLE_UNIT // word)
+            Context(n, self.store.count_byte(n) // word, int(header["mean_keys_base"]) * TABLE_UNIT // word)
             for n, header in enumerate(self.store.contexts)
         ]
         self.spare = count - 1

@@ -180,7 +180,10 @@ def measure(
     config = Config.preset("paper")
     stream = Stream(config, past, layers, progress)
     word = 2 * config.dpe_inputs
-    contexts = [Context(n, int(h["mean_keys_base"]) * TABLE_UNIT // word) for n, h in enumerate(stream.store.contexts)]
+    contexts = [
+        Context(n, stream.store.count_byte(n) // word, int(header["mean_keys_base"]) * TABLE_UNIT // word)
+        for n, header in enumerate(stream.store.contexts)
+    ]
     region = Region(1 << 31, (stream.nbytes + stream.page_bytes) // word)
     sizes = LayerSizes(HIDDEN, FFN, FRAME, past + (layers + 1) * FRAME, q_heads=Q_HEADS)
     compiler = LayerCompiler(config, sizes, region, contexts[0])

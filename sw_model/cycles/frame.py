@@ -21,6 +21,7 @@ from compiler.state_space import state_words
 from compiler.vision import VisionCompiler
 from compiler.vision_shapes import vision_shape
 from compiler.window_layer import Carry, WindowContext, WindowLayer
+from golden.store.layout import COUNT_BYTE, HEADER_BYTES
 from golden.weight_formats import FORMATS
 from hw.config import Config
 from hw.core.isa import COMMAND_BYTES, Command
@@ -136,8 +137,12 @@ class _Decoder:
         self.config, self.region = config, Region(ADDRESSES, start + layers * (size + columns))
         self.batch = batch
         self.contexts = [
-            Context(n, mean_keys, start + n * size, start + layers * size + n * columns) for n in range(layers)
-        ]
+            Context(
+                n, (HEADER_BYTES * (1 + n) + COUNT_BYTE) // word, mean_keys, start + n * size,
+                start + layers * size + n * columns,
+            )
+            for n in range(layers)
+        ]  # fmt: skip
         self.compiler = LanguageModelCompiler(
             config, text_spec(model, layers), self.region, self.contexts, tokens=tokens * batch, keys=keys,
             policy=policy, form=FORMATS["int4"] if config.weight_bits == 4 else None, cores=config.cores, batch=batch,

@@ -100,7 +100,7 @@ class Tables:
         `leader` : program of the core whose OPENs count, if it is not this one; a command belongs to the last OPEN with
         at most as many BARRIERs before it
         """
-        first, following = self.size("command"), iter(steps)
+        first, following = self.size("command"), deque(steps)
         data, pieces, barriers = StepData(), Counter[str](), 0
         joiner, opens = _Joiner(self), deque(_opens(leader or ()))
         step = self._step(data)
@@ -110,11 +110,12 @@ class Tables:
             opened = command.name == "OPEN" or bool(opens and barriers >= opens[0][0])
             if opened:
                 _, lists = opens.popleft() if opens else (0, command.fields.get("lists", 0))
-                data, pieces = next(following, StepData()), Counter[str]()
+                data, pieces = following.popleft() if following else StepData(), Counter[str]()
                 step = self._step(data)
                 selections[lists] = data, step
             pieces[command.name] += 1
-            self._command(command, data, step, pieces[command.name] - 1, selections, joiner)
+            counted = following[0] if following else StepData()  # the context that a COUNT names is opened next
+            self._command(command, data, step, pieces[command.name] - 1, selections, joiner, counted)
         if leader is None:
             self.barriers = barriers
         return first, len(program)
@@ -127,15 +128,19 @@ class Tables:
         piece: int,
         selections: Sequence[tuple[StepData, int]],
         joiner: _Joiner,
+        counted: StepData,
     ) -> None:
-        kind, f = Kind[command.name], command.fields
+        name, f = command.name, command.fields
+        if name == "COUNT":  # takes as long as a LOAD of a word
+            name, f = "LOAD", {"source": f["header"], "rows": 1, "beats": 1}
+        kind = Kind[name]
         unit = BY_NAME[command.name].unit
         tokens = data.tokens_of_piece(piece, self.config.max_step_tokens)
         row = [0] * TABLES["command"]
         first = self.rows["step_of"][step * TABLES["step_of"] + col.Step.TOKEN]
         lists, head = divmod(f.get("head", 0), self.config.kv_heads)
         selection, selected_by = selections[lists % LIST_SETS]
-        length = self._length(f, data, selection.past(head))
+        length = self._length(f, data, selection.past(head), counted)
         row[: col.Command.WAITS] = (
             kind, -1 if unit is None else unit, step, first + tokens.start, first + tokens.stop, length, 0, 0,
         )  # fmt: skip
@@ -185,11 +190,15 @@ class Tables:
         self.rows["command"].extend(row)
 
     @staticmethod
-    def _length(f: Mapping[str, int], data: StepData, past: int) -> int:
-        """Length of a command, run-time lengths resolved. `past` : tokens of its page list."""
+    def _length(f: Mapping[str, int], data: StepData, past: int, counted: StepData) -> int:
+        """Length of a command, run-time lengths resolved.
+
+        `past` : tokens of its page list ; `counted` : step of the context of the last COUNT
+        """
         known, size = 0, f.get("length", 0)
-        if size == LengthSource.CLUSTERS:
-            known = data.clusters_after if data.scored is None else data.scored
+        if size in (LengthSource.CLUSTERS, LengthSource.COUNTED):
+            scored = data if size == LengthSource.CLUSTERS else counted
+            known = scored.clusters_after if scored.scored is None else scored.scored
         elif size == LengthSource.TOKENS:
             known = past
         return (known + f.get("extra", 0)) % (1 << LENGTH_BITS)

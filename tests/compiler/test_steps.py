@@ -106,7 +106,7 @@ def test_store_is_old_or_new_after_reset_in_a_piece(part, rng, seed):
 @pytest.mark.parametrize("count", [1, PIECE, PIECE + 1, 2 * PIECE, 23, 40])
 def test_program_has_one_cluster_command_for_each_piece(count):
     """The codes of a piece wait for MEANS and STORE of the piece before; only the last piece is followed by queries."""
-    program = LayerCompiler(TINY, SIZES, Region(1 << 20), Context(0, 0)).step(count)
+    program = LayerCompiler(TINY, SIZES, Region(1 << 20), Context(0, 0, 0)).step(count)
     pieces = -(-count // PIECE)
     numbers = Counter(command.name for command in program)
     assert [numbers[name] for name in ("CLUSTER", "MEANS", "STORE", "OFFLOAD", "OPEN")] == [pieces] * 3 + [1] * 2
@@ -122,7 +122,7 @@ def test_program_has_one_cluster_command_for_each_piece(count):
 def test_vector_commands_are_split_at_the_largest_repetition():
     """1,024 tokens with 64 query heads for each KV head are one row of cluster scores more than a VECTOR repeats."""
     sizes = LayerSizes(hidden=16, ffn=16, tokens=MAX_STEP, keys=64, q_heads=64 * TINY.kv_heads)
-    program = LayerCompiler(TINY, sizes, Region(1 << 32), Context(0, 0)).step(MAX_STEP)
+    program = LayerCompiler(TINY, sizes, Region(1 << 32), Context(0, 0, 0)).step(MAX_STEP)
     vectors = [command.fields for command in program if command.name == "VECTOR"]
     split = [number for number, fields in enumerate(vectors) if fields["repeat"] == (1 << COUNT) - 1]
     assert len(split) == TINY.kv_heads
@@ -135,7 +135,7 @@ def test_vector_commands_are_split_at_the_largest_repetition():
 
 def test_program_longer_than_the_core_counts_is_refused(monkeypatch):
     monkeypatch.setattr(builder, "MAX_COMMANDS", 500)
-    layer = LayerCompiler(TINY, SIZES, Region(1 << 20), Context(0, 0))
+    layer = LayerCompiler(TINY, SIZES, Region(1 << 20), Context(0, 0, 0))
     assert len(layer.step(8)) <= 501
     with pytest.raises(ValueError, match="commands of a program must be at most 500; use fewer tokens or keys"):
         layer.step(40)

@@ -37,7 +37,7 @@ LANE = wiring.Signature({"a": In(2), "y": Out(2)}).members
 
 
 def layer(**changes):
-    return LayerCompiler(TINY, replace(CASES["tiny"], **changes), Region(1 << 20), Context(0, 0))
+    return LayerCompiler(TINY, replace(CASES["tiny"], **changes), Region(1 << 20), Context(0, 0, 0))
 
 
 BAD = {

@@ -24,7 +24,7 @@ from golden import bf16
 from golden.core_interpreter import CoreInterpreter
 from golden.resv import PREFETCH
 from hw.config import Config
-from hw.core.isa import Command, Destination, SyncEvent, all_but
+from hw.core.isa import Command, Destination, LengthSource, SyncEvent, all_but
 from sim.races import Access, AccessRecorder, Race, check_order
 from tests.compiler.checkpoints import write_random
 
@@ -184,8 +184,23 @@ def test_a_missing_wait_for_the_decisions_is_found(tmp_path, rng):
     for n in (selects[2], fetches[1]):
         assert (2, 3, 2) in theirs[n].writes
         changed[n] = Access(theirs[n].reads, [(2, 1, 2)])
-    with pytest.raises(Race, match=r"of memory 2: GATHER \(command \d+ of core 0\) does not wait for FETCH"):
+    with pytest.raises(Race, match=r"of memory 2: GATHER \(command \d+ of core 0\) does not wait for SELECT"):
         check_order([program], [changed])
+
+
+def test_a_missing_wait_for_the_number_of_clusters_is_found(tmp_path, rng):
+    """Mean keys that are loaded without a wait for COUNT. Every core has a number of its own."""
+    programs, accesses = session(tmp_path, "llama", 2, rng, NEXT_LAYER, layers=3).runs[2]
+    core = 1
+    at = [n for n, each in enumerate(programs[core]) if each.fields.get("length") == LengthSource.COUNTED]
+    first = programs[core][at[0]]
+    assert first.name == "LOAD" and SyncEvent.LOAD in first.waits
+    waits = {event: wait for event, wait in first.waits.items() if event != SyncEvent.LOAD}
+    changed = list(programs)
+    changed[core] = [*programs[core][: at[0]], replace(first, waits=waits), *programs[core][at[0] + 1 :]]
+    check_order(programs, accesses)
+    with pytest.raises(Race, match=r"word 1 of memory 3: LOAD \(command \d+ of core 1\) does not wait for COUNT"):
+        check_order(changed, accesses)
 
 
 def test_a_missing_barrier_is_found(tmp_path, rng):

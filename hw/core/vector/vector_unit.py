@@ -11,7 +11,7 @@ from hw.axi.ports import JOB, WORD_ADDRESS_BITS
 from hw.common.fork import fork
 from hw.config import Config
 from hw.core.isa import BY_NAME, Fit
-from hw.core.lengths import command_length, lengths_layout
+from hw.core.lengths import LENGTH_BITS, command_length, lengths_layout
 from hw.core.retrieval.mean_updates import MEAN_UPDATE
 from hw.core.retrieval.retrieval_unit import HASH_CODE
 from hw.core.sequencer import COMMAND, view
@@ -45,7 +45,7 @@ class VectorUnit(wiring.Component):
     -------
     i : stream of COMMAND
     complete : a command is complete; with output in memory, memory has acknowledged it
-    lengths : run-time lengths
+    lengths, counted : run-time lengths, and that of the last COUNT
     code_job, code_words : read engine for programs
     in_job, in_words : read engine for operands
     out_job, out_words, write_done : write engine
@@ -68,6 +68,7 @@ class VectorUnit(wiring.Component):
                 "i": In(stream.Signature(COMMAND)),
                 "complete": Out(1),
                 "lengths": In(lengths_layout(config.kv_heads)),
+                "counted": In(LENGTH_BITS),
                 "code_job": Out(jobs),
                 "code_words": In(reading),
                 "in_job": Out(jobs),
@@ -137,7 +138,7 @@ class VectorUnit(wiring.Component):
         """Fields of VECTOR_COMMAND from the incoming command and its run-time length."""
         fields, means = view(self.i.payload, "VECTOR"), view(self.i.payload, "MEANS")
         is_means = self.i.payload.opcode == BY_NAME["MEANS"].code
-        elements = command_length(m, "length", self.lengths, fields, self.config.kv_heads)
+        elements = command_length(m, "length", self.lengths, fields, self.config.kv_heads, self.counted)
         padded_beats = (elements + fields.pad + (self.width - 1)) >> (self.width.bit_length() - 1)
         fits = padded_beats <= self.config.vpe_rows
         skip = (elements == 0) | ((fields.fit == Fit.FITS) & ~fits) | ((fields.fit == Fit.EXCEEDS) & fits)

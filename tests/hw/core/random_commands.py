@@ -8,7 +8,7 @@ import numpy as np
 from compiler.memory import page_layout
 from golden import bf16
 from golden.bf16 import FP32
-from golden.core_interpreter import LENGTHS, NUMBERS, CoreInterpreter
+from golden.core_interpreter import COUNT_BYTE, LENGTHS, NUMBERS, CoreInterpreter
 from golden.decoder_layer import StepResult
 from golden.weight_formats import FORMATS
 from hw.axi.ports import BOUNDARY
@@ -34,9 +34,13 @@ IDLE = {  # field changes after which a command has no work
 
 
 class Author:
-    """Generator of commands and of the data that they read, at any address in both memories of a bench."""
+    """Generator of commands and of the data that they read, at any address in both memories of a bench.
 
-    def __init__(self, bench: LayerRun):
+    counts : also COUNT and lengths that it has read, which programs without waits cannot have
+    """
+
+    def __init__(self, bench: LayerRun, *, counts: bool = True):
+        self.counts = counts
         self.bench, self.rng, c = bench, bench.rng, bench.config
         memory = bench.core.processor.matrix_unit.memory
         self.n = c.dpe_inputs
@@ -50,6 +54,7 @@ class Author:
         )  # fmt: skip
         self.machine.pages = [[] for _ in range(c.kv_heads)]
         self.activations, self.tiles = memory.activation_rows, memory.weight_rows // self.n
+        self.counted = 0  # by the last COUNT
         self.used_pages = [set(memory.pages) for memory in self.machine.memories]
 
     def see(self, trace: StepResult) -> dict[int, bytes]:
@@ -110,8 +115,8 @@ class Author:
 
     def length(self, elements: int) -> dict:
         """Fields of a command that encode this length."""
-        size, head = self.number(0, 2), self.number(0, len(self.machine.pages) - 1)
-        known = (0, self.machine.clusters, self.machine.past(head))[size]
+        size, head = self.number(0, 2 + self.counts), self.number(0, len(self.machine.pages) - 1)
+        known = (0, self.machine.clusters, self.machine.past(head), self.counted)[size]
         return {"length": size, "head": head, "extra": (elements - known) % LENGTHS}
 
     def limit(self, count: int) -> int:
@@ -205,6 +210,16 @@ class Author:
         if self.flip(0.3):  # the rest of the page list is not used
             return commands[: self.number(1, len(commands))]
         return commands
+
+    def count(self) -> list[Command]:
+        """COUNT of a random word."""
+        size = 2 * self.n
+        word = self.allocate(1, 0, 1)
+        content = self.rng.bytes(size)
+        self.machine.memories[0][size * word : size * (word + 1)] = content
+        first = COUNT_BYTE % size
+        self.counted = int.from_bytes(content[first : first + 3], "little")
+        return [Command("COUNT", {"header": word})]
 
     def multiply(self) -> list[Command]:
         slots, work = len(self.machine.sums), self.work()
@@ -316,7 +331,7 @@ class Author:
     def write(self, count: int) -> list[Command]:
         """Commands that fill the operand memory, then `count` times commands of a random kind, in sequence."""
         commands = self.operands()
-        kinds = [self.copy, self.load, self.multiply, self.vector, self.gather]
+        kinds = [self.copy, self.load, self.multiply, self.vector, self.gather, *[self.count] * self.counts]
         for _ in range(count):
             commands += kinds[self.number(0, len(kinds) - 1)]()
             if (changes := IDLE.get(commands[-1].name)) and self.flip(0.2):

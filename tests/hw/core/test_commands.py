@@ -8,7 +8,7 @@ from amaranth import Signal, Value
 
 from compiler.layer import LayerSizes
 from hw.axi.ports import Cause
-from hw.core.isa import Command, ExecUnit, SyncEvent, all_but
+from hw.core.isa import Command, ExecUnit, LengthSource, SyncEvent, all_but
 from hw.core.processor import READ_ENGINES
 from hw.dre.kvmu.command import Fault, Op
 from sim.bench.axi import FixedTiming
@@ -22,6 +22,15 @@ NEEDED = {  # waits without which a command would meet operands of another one
 }
 
 
+def counts(command):
+    """Whether it reads the number of a COUNT, or writes it."""
+    return command.name == "COUNT" or command.fields.get("length") == LengthSource.COUNTED
+
+
+def without_waits(command):
+    return Command(command.name, command.fields, NEEDED.get(command.name, {}))
+
+
 def run(steps, count, together, rng, seed, **changes):
     """Run `count` random commands after `steps` layer steps; `together`: each as early as its operands allow."""
     bench = LayerRun("tiny", rng, hamming_threshold=4, max_resident_tokens=64, scattered=True, changes=changes)
@@ -32,7 +41,7 @@ def run(steps, count, together, rng, seed, **changes):
     cached = author.see(bench.traces[-1]) if steps else {}
     program = author.write(count)
     if together:
-        program = [Command(command.name, command.fields, NEEDED.get(command.name, {})) for command in program]
+        program = [command if counts(command) else without_waits(command) for command in program]
     for first in range(0, len(program), 100):
         bench.run([*program[first : first + 100], Command("END")])
         bench.run_on.script += bench.run_on.driver.read("matrix_beats")

@@ -51,7 +51,7 @@ def measured(case: str) -> list[list]:
     if case == "products":
         bench.run([*products(rng, count), Command("END")])
     elif count:
-        author = Author(bench)
+        author = Author(bench, counts=False)
         _ = author.see(bench.traces[-1]) if steps else None
         program = []
         for command in author.write(count):

@@ -42,8 +42,8 @@ def test_text():
     [
         (
             "JUMP",
-            "line 1: command must be one of END, COPY, STORE, LOAD, GATHER, MULTIPLY, VECTOR, MEANS, OPEN, KEEP, "
-            "CLUSTER, SELECT, FETCH, RELEASE, MOVE, OFFLOAD, BARRIER, got 'JUMP'",
+            "line 1: command must be one of END, COPY, STORE, LOAD, GATHER, COUNT, MULTIPLY, VECTOR, MEANS, OPEN, "
+            "KEEP, CLUSTER, SELECT, FETCH, RELEASE, MOVE, OFFLOAD, BARRIER, got 'JUMP'",
         ),
         ("COPY sauce=1", "line 1: fields of COPY must be of source, target, words, from_host, to_host, got 'sauce'"),
         ("COPY source=4294967296", "line 1: COPY source must be 0 to 4294967295, got 4294967296"),

@@ -14,7 +14,7 @@ from sim.bench.core_run import BASES, CoreRun
 from sim.bench.timeline import spans
 
 DEEPEST = max(QUEUE_DEPTHS.values())
-WORDS = 1 << 15  # of the device memory: programs and, at its end, their data
+WORDS = 1 << 16  # of the device memory: programs and, at its end, their data
 CODE, NEAR, FAR = (
     WORDS - 8,
     WORDS - 6,
@@ -68,7 +68,8 @@ def program(event):
     for n in range(DEEPEST):
         for unit in ExecUnit:
             if unit is not own and n < QUEUE_DEPTHS[unit]:
-                ahead = -(-len(busy) * (n + 1) // QUEUE_DEPTHS[unit])
+                # commands are decoded while the first busy ones end; entries of a deep queue wait for later ones
+                ahead = min(len(busy), -(-len(busy) * (n + 1) // min(8, QUEUE_DEPTHS[unit])))
                 commands.append(after(IDLE[unit], {event: all_but(len(busy) - ahead)}))
     commands += [after(IDLE[own], {event: all_but()})] * QUEUE_DEPTHS[own]
     counts = Counter(BY_NAME[command.name].unit for command in commands)
