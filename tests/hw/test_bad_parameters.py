@@ -65,7 +65,7 @@ BAD = {
     "tokens must be at most 1024, got 1025": lambda: layer(tokens=1025),
     "fill must be at most 1024, got 1025": lambda: layer(fill=1025),
     "head_dim must be at most .* got 80": lambda: LayerCompiler(
-        replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), Context(0, 0)
+        replace(TINY, head_dim=80), CASES["tiny"], Region(1 << 20), Context(0, 0, 0)
     ),
     "tokens must be 1 to 4, got 5": lambda: layer(fill=4).attention(5, query=False),
     "n must be at least 1, got 0": lambda: programs.exponentials(0, 4, 8),
