@@ -55,7 +55,7 @@ def test_programs_of_four_bits_load_every_projection_once():
 
 def test_one_layer_stands_for_the_repeated_ones():
     """Six layers, of which pages are fetched, against the composition from their first, second and last layer: within
-    2 %. If the fetch of a layer is much longer than its products, as in `SMALL`, the layers after the second take longer.
+    2 %. If the fetch of a layer is much longer than its products, as in `SMALL`, layers after the second take longer.
     """
     system, model = load_system("vrex8"), replace(LLAMA3_8B, **SMALL | {"hidden": 1024, "ffn": 4096})
     numbers = step_numbers(Point("vrex8", "frame", 5000))
