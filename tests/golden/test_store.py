@@ -534,7 +534,8 @@ def test_log_entries_suffice_for_fetches_moves_and_releases(rng):
             slots = [(page, slot) for page in range(16) if tables.is_resident(page) for slot in range(4)]
             live = [(page, slot) for page, slot in slots if tables.is_live(page, slot)]
             if kind == "append" and cluster < 6:
-                counts["tokens"] += not do(Op.APPEND, cluster=cluster, opened=int(cluster == clusters))[-1].fault
+                do(Op.APPEND, cluster=cluster, opened=int(cluster == clusters))
+                counts["tokens"] += 1  # also if there is no page for it: the mean key is logged before
             elif kind == "select" and cluster < clusters:
                 for heads in (1, 2):
                     replies = do(Op.SELECT, cluster=cluster, heads=heads, retain=1)[:-1]
