@@ -402,7 +402,8 @@ class LayerCompiler:
 
         The step is committed during the attention, when its mean keys, keys and values are `written`. Then the context
         of the following layer is opened, with the page lists that the attention does not use.
-        `score` : scores of the clusters of the following layer, at the latest before the attention
+        `score` : appends the scores of the clusters of the following layer, unless they exist; None: there is no such
+            layer
         """
         if selected is None:
             written = p.builder.meet(written)

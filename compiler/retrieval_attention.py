@@ -77,8 +77,8 @@ class SelectionInputs:
         return replace(self, clusters=[*self.clusters, p.count(self.count_word)])
 
 
-# commands after which scores are in memory, one entry for each KV head of a core that has scores of its own; iterating
-# over it can append these commands
+# For each KV head of a core, or once for all heads: the commands after which the scores are in memory. A generator
+# appends these commands while it is iterated.
 Scored = Iterable[Sequence[CommandRef]]
 
 
@@ -192,8 +192,8 @@ class RetrievalAttention:
     def cluster_rows(self, p: Operands, inputs: SelectionInputs) -> Iterator[list[CommandRef]]:
         """Score the mean keys of the clusters.
 
-        Yields, one KV head of this core after the other, the commands after which the scores of the heads that the
-        cores compute at the same time are in memory.
+        Yields once for each KV head of this core: the commands after which the scores of the heads that all cores work
+        on are in memory.
         """
         heads, team = p.builder.share.groups(self.config.kv_heads)
         inputs = inputs.count(p)

@@ -194,7 +194,7 @@ def reproduction() -> Iterator[str]:
         "- `qv.decode` and `qv.dur`: the model's cores do not slow each other down. torchcodec measured 2.6 to 4.0 for "
         "the same two methods on 16 processors; the model has 2.9, QuickVideo prints 2. On 32 cores it prints 3, the "
         "model has 5.4: the printed speedups need cores that decode at 0.69 and 0.55 of their speed alone. No "
-        "measurement of so many cores is at hand, and a fitted factor would be none."
+        "measurement on so many cores is at hand, and the model has no factors that are fitted to the figures."
     )
 
 
