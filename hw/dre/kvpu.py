@@ -69,7 +69,7 @@ class KVPU(wiring.Component):
     leaves as a bitmap. Then the hash codes of the selected tokens arrive.
 
     Commands execute in order. A token is stored while the next one is compared, and the pages of one KV head are read
-    while the rows of the next KV head are selected.
+    while the rows of the next KV heads are selected.
 
     Timing: `latency` is None, it depends on the data; the cycle formulas of the units hold. No combinational path
     leads from one stream to another, but `i.ready` depends on the operation.
@@ -198,20 +198,23 @@ class KVPU(wiring.Component):
         in_step = Signal()  # tokens of a step are clustered
         selecting = Signal()  # a list of clusters is outstanding
         keeping = Signal()  # from KEEP to the end of its bitmap and list
-        m.d.comb += selecting.eq((heads.level != 0) | heads.r_rdy)
+        m.d.comb += [selecting.eq((heads.level != 0) | heads.r_rdy), heads.w_data.eq(self.i.payload.head)]
         self._keep_tokens(m, rows, keeping)
 
         with m.FSM(init="COMMANDS") as fsm:
             with m.State("COMMANDS"):
                 self._cluster_tokens(m, in_step)
+                begins = self.i.valid & ~in_step & ~keeping
                 with m.If(append.valid):
                     m.d.comb += _drive(commands.i, append)
                 with m.Elif(self.wtu.o_index.valid & heads.r_rdy):
                     self._select_pages(m, commands, heads, bank)
-                with m.Elif(self.i.valid & ~in_step & ~keeping):
-                    self._execute(m, commands, heads, bank, selecting)
+                with m.Elif(begins & (self.i.payload.op != Op.SELECT)):
+                    self._execute(m, commands, bank, selecting)
                     with m.If(self.i.ready & (self.i.payload.op == Op.KEEP)):
                         m.d.sync += keeping.eq(1)
+                with m.If(begins & (self.i.payload.op == Op.SELECT)):  # its rows follow, also while clusters leave
+                    m.d.comb += [heads.w_en.eq(1), self.i.ready.eq(heads.w_rdy)]
             self._synchronize(m, commands)
             self._open(m, commands)
             opening = fsm.ongoing("OPEN") | fsm.ongoing("OPENING")
@@ -339,18 +342,14 @@ class KVPU(wiring.Component):
             heads.r_en.eq(index.payload.last),
         ]
 
-    def _execute(
-        self, m: Module, commands: SkidBuffer, heads: SyncFIFOBuffered, bank: Signal, selecting: Signal
-    ) -> None:
-        """Execute a command other than CODE. FETCH, RELEASE, MOVE, STEP and KEEP wait for all lists."""
+    def _execute(self, m: Module, commands: SkidBuffer, bank: Signal, selecting: Signal) -> None:
+        """Execute a command other than CODE and SELECT. All but OPEN wait for all lists."""
         command = self.i.payload
         with m.Switch(command.op):
             with m.Case(Op.OPEN):
                 m.next = "OPEN"
             with m.Case(Op.KEEP):
                 m.d.comb += self.i.ready.eq(~selecting)
-            with m.Case(Op.SELECT):
-                m.d.comb += [heads.w_data.eq(command.head), heads.w_en.eq(1), self.i.ready.eq(heads.w_rdy)]
             with m.Case(Op.FETCH):
                 _command(m, commands, valid=~selecting, op=kvmu_command.Op.FETCH)
                 m.d.comb += self.i.ready.eq(~selecting & commands.i.ready)

@@ -112,11 +112,12 @@ class Count(IntEnum):
     LISTS = CREDITS + 4  # lists of selected clusters that have left the WTU
     REPORTED = CREDITS + 5  # lists of which the reporter of the WTU has read all beats
     SENT = CREDITS + 6  # lists of which all beats have left the memory, if the row is long
-    BEGUN = CREDITS + 7  # packets that may be requested
-    EXTENTS_SENT = CREDITS + 8  # extents whose descriptors are accepted
-    DESCRIPTORS_ISSUED = CREDITS + 9
-    TRANSFERS = CREDITS + 10  # commands whose copies are complete
-    REPLIED = CREDITS + 11  # for each operation of the KVMU: last replies
+    BEATS_LISTED = CREDITS + 7  # beats of selections whose clusters are commands of the KVMU
+    BEGUN = CREDITS + 8  # packets that may be requested
+    EXTENTS_SENT = CREDITS + 9  # extents whose descriptors are accepted
+    DESCRIPTORS_ISSUED = CREDITS + 10
+    TRANSFERS = CREDITS + 11  # commands whose copies are complete
+    REPLIED = CREDITS + 12  # for each operation of the KVMU: last replies
     BARRIERS = REPLIED + len(Op)  # BARRIERs that have started
 
 
@@ -207,7 +208,7 @@ PER_CORE: dict[str, tuple[int, ...]] = {
     "written": (len(Side),),
     # retrieval: step and its number; tokens that need a slot; steps with rows; lists; a list leaves the WTU;
     # end of the newest row in reporter and selector, of the two rows before; beats of short rows and when they are read
-    "step": (), "steps": (), "slots_needed": (), "syncs": (), "lists": (), "listing": (), "report_end": (),
+    "step": (), "steps": (), "slots_needed": (), "syncs": (), "lists": (), "selection_beats": (), "report_end": (),
     "selector": (), "row_end": (2,), "beats": (), "freed": (1 << 13,), "accepted": (2,), "begun": (),
     # KVMU: words and entries of the cache, entries of the page lists; pieces and transfers
     "tag": (MAX_LINES,), "dirty": (MAX_LINES,), "recent": (MAX_LINES,), "evicted": (), "jobs": (), "log_word": (),

@@ -102,7 +102,7 @@ OTHERS: list[Process] = [
     vector_unit.request_code,
     kvmu.complete_transfers,
     retrieval_unit.record_slot,
-    retrieval_unit.list_clusters,
+    retrieval_unit.list_clusters, retrieval_unit.report_beats,
     retrieval_unit.request_rows,
     sequencer.sequence,
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from golden.kvmu import Op
 from hw.core.isa import ExecUnit
+from hw.dre.kvpu import MAX_GROUPS
 from sw_model.cycles.columns import Command, Retrieval, Row, Select, Selected, Step, StoreCommand, Token
 from sw_model.cycles.layout import READERS, Bell, Count, Engine, Kind, Machine, Queue
 from sw_model.cycles.line_cache import written
@@ -16,7 +17,6 @@ from sw_model.cycles.scheduler import (
     Wait,
     add,
     add_later,
-    bell,
     drop,
     head,
     item,
@@ -31,8 +31,8 @@ from sw_model.cycles.sequencer import accept, complete, next_command
 
 REPORT_CYCLES = 1  # from the end of a row in the selector to the read of its first beat by the reporter
 BUFFERED_BEATS = 2  # beats that the KVPU buffers before the WTU
-BITMAP_BEATS = 4  # beats of a selection that wait for the list of clusters
-LIST_CYCLES = 3  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
+GATE_BEATS = 4  # beats of a selection between the reporter and the list memory
+LIST_CYCLES = 5  # from the end of a row in the selector of the WTU to the first beat of the list of clusters
 FREED = 1 << 13  # beats of short rows whose cycles are kept
 LISTED = Count.STORED + Engine.WRITE_PAGES - READERS
 
@@ -170,8 +170,8 @@ def select(k: Machine, c: int, i: int) -> Wait:
     rows = k.command[i, Select.ROWS]
     if clusters == 0 or rows == 0:
         return
-    while k.listing[c]:  # clusters have priority over commands
-        yield bell(c, Bell.COUNT + Count.LISTS)
+    if k.lists[c] - k.value[c, Count.LISTS] >= MAX_GROUPS:
+        yield from reach(k, c, Count.LISTS, k.lists[c] - MAX_GROUPS + 1)
     yield 1
     if k.value[c, Count.REPLIED + Op.SYNC] < k.syncs[c]:
         yield from reach(k, c, Count.REPLIED + Op.SYNC, k.syncs[c])
@@ -207,7 +207,9 @@ def select(k: Machine, c: int, i: int) -> Wait:
         k.row_end[c, 0] = k.row_end[c, 1]
         k.row_end[c, 1] = k.selector[c]
     k.lists[c] += 1
-    start(k, c, list_clusters, 0, i, beats, k.lists[c])
+    k.selection_beats[c] += beats
+    start(k, c, report_beats, 0, k.selection_beats[c])
+    start(k, c, list_clusters, 0, i, beats, k.selection_beats[c], k.lists[c])
     if is_long:  # the last packet goes to the reporter
         yield from reach(k, c, Count.SENT, k.lists[c])
 
@@ -218,33 +220,37 @@ def free_beats(k: Machine, c: int, beats: int) -> None:
         k.freed[c, (k.beats[c] - beats + n) & (FREED - 1)] = k.selector[c] + REPORT_CYCLES + n
 
 
-def list_clusters(k: Machine, c: int, i: int, beats: int, number: int) -> Wait:
-    """Process: the selected clusters of a KV head become commands of the KVMU, in the order of their beats."""
+def report_beats(k: Machine, c: int, end: int) -> Wait:
+    """Process: the reporter reads the last row of a selection, while there is space for its beats.
+
+    `end` : beats of all selections up to this one
+    """
+    unlisted = GATE_BEATS + k.wtu_pairs // k.wtu_lanes
+    yield from reach(k, c, Count.BEATS_LISTED, end - unlisted - BUFFERED_BEATS)
+    add(k, c, Count.SENT, 1)
+    yield from reach(k, c, Count.BEATS_LISTED, end - unlisted)
+    add(k, c, Count.REPORTED, 1)
+
+
+def list_clusters(k: Machine, c: int, i: int, beats: int, end: int, number: int) -> Wait:
+    """Process: the selected clusters of a KV head become commands of the KVMU, in the order of their beats.
+
+    `end` : beats of all selections up to this one ; `number` : of these selections
+    """
     begun = k.selector[c] + LIST_CYCLES
     yield from reach(k, c, Count.LISTS, number - 1)
-    passed = 0  # all beats have left the memory; the reporter has read all beats
     for n in range(k.command[i, Select.SELECTS]):
         s = k.command[i, Select.SELECT] + n
         beat = k.select[s, Selected.CLUSTER] // k.wtu_lanes
-        if passed == 0 and beat >= beats - BITMAP_BEATS - BUFFERED_BEATS:
-            passed = 1
-            add(k, c, Count.SENT, 1)
-        if passed == 1 and beat >= beats - BITMAP_BEATS:
-            passed = 2
-            add(k, c, Count.REPORTED, 1)
+        add(k, c, Count.BEATS_LISTED, end - beats + beat - k.value[c, Count.BEATS_LISTED])
         yield from until(k, begun + beat)
-        k.listing[c] = 1
         yield from put(k, c, Queue.STORE, k.select[s, Selected.STORE_COMMAND], 0, 0, 0)
         yield 1
-    if passed == 0:
-        add(k, c, Count.SENT, 1)
-    if passed <= 1:
-        add(k, c, Count.REPORTED, 1)
     if k.command[i, Command.KIND] == Kind.SELECT:
         yield from until(k, begun + beats)
     else:
         yield from until(k, begun + k.command[i, Select.LIST])
-    k.listing[c] = 0
+    add(k, c, Count.BEATS_LISTED, end - k.value[c, Count.BEATS_LISTED])
     add(k, c, Count.LISTS, 1)
 
 

@@ -202,6 +202,11 @@ class WtuSizes:
         return data.StructLayout({"mask": self.lanes, "first": self.cluster_bits, "last": 1})
 
     @property
+    def mask(self) -> data.StructLayout:
+        """A beat of a bitmap whose number follows from the order of the beats."""
+        return data.StructLayout({"mask": self.lanes, "last": 1})
+
+    @property
     def index(self) -> data.StructLayout:
         """A selected cluster. The beat with `last` holds the number of selected clusters instead."""
         return data.StructLayout({"cluster": self.cluster_bits, "last": 1})

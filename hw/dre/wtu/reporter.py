@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.arith.adders import count_ones
@@ -20,10 +21,13 @@ class Reporter(wiring.Component):
     the bitmap of the next row. The first row without `join` reports the union of all these rows. If the choice is
     `limited`, only the first `tie_count` clusters with a key equal to the cutoff are selected.
 
+    The list memory buffers the beats of a bitmap whose list has not left. So the next rows are selected and reported
+    while the clusters of this one are used.
+
     Timing
     ------
-    One beat per cycle, except in cycles in which the selector reads the same memory or no beat of a long row arrives.
-    The list takes one cycle per selected cluster, at least one per beat, and one for its end.
+    One beat per cycle, except in cycles in which the selector reads the same memory, no beat of a long row arrives, or
+    the list memory is full. The list takes one cycle per selected cluster, at least one per beat, and one for its end.
 
     Parameters
     ----------
@@ -65,6 +69,7 @@ class Reporter(wiring.Component):
         sizes, row = self.sizes, self.i.payload
         m.submodules.gate = gate = CreditGate(sizes.bitmap, stages=1)
         m.submodules.list = indices = IndexList(sizes)
+        m.submodules.waiting = waiting = SyncFIFOBuffered(width=sizes.mask.size, depth=sizes.pair_beats)
 
         beat = self.read_beat
         last = Signal()  # it is the last beat of the row
@@ -114,8 +119,14 @@ class Reporter(wiring.Component):
                 bank.w_data[0].eq(joined),
             ]
 
-        fork(m, "bitmap", gate.o, [self.o, indices.i])
-        m.d.comb += [self.o.payload.eq(gate.o.payload), indices.i.payload.eq(gate.o.payload)]
+        fork(m, "bitmap", gate.o, [self.o, waiting.w_stream])
+        m.d.comb += [
+            self.o.payload.eq(gate.o.payload),
+            waiting.w_data.eq(Cat(gate.o.payload.mask, gate.o.payload.last)),
+            indices.i.valid.eq(waiting.r_rdy),
+            Value.cast(indices.i.payload).eq(waiting.r_data),
+            waiting.r_en.eq(indices.i.ready),
+        ]
         wiring.connect(m, indices.o, wiring.flipped(self.o_index))
         return m
 
@@ -144,6 +155,8 @@ class Reporter(wiring.Component):
 class IndexList(wiring.Component):
     """Converts bitmaps to lists of cluster numbers in ascending order; a beat with `last` ends each list.
 
+    The beats of a bitmap arrive in order, the first one with cluster 0.
+
     Timing: combinational from `i` to `o`; max(1, number of ones) cycles per beat and one for the end of the list.
 
     Parameters
@@ -152,14 +165,14 @@ class IndexList(wiring.Component):
 
     Members
     -------
-    i : stream of `WtuSizes.bitmap` ; o : stream of `WtuSizes.index`
+    i : stream of `WtuSizes.mask` ; o : stream of `WtuSizes.index`
     """
 
     latency = 0
 
     def __init__(self, sizes: WtuSizes):
         self.sizes = sizes
-        super().__init__({"i": In(stream.Signature(sizes.bitmap)), "o": Out(stream.Signature(sizes.index))})
+        super().__init__({"i": In(stream.Signature(sizes.mask)), "o": Out(stream.Signature(sizes.index))})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -168,6 +181,7 @@ class IndexList(wiring.Component):
         remaining = Signal(lanes)
         lowest = Signal(lanes)  # lowest remaining bit, one-hot
         count = Signal(range(self.sizes.max_row_clusters + 1))  # clusters of this list
+        first = Signal(range(self.sizes.max_row_clusters))  # cluster of lane 0
         any_left = Signal()
         more = Signal()
         lane_bits = (lanes - 1).bit_length()
@@ -178,14 +192,14 @@ class IndexList(wiring.Component):
             any_left.eq(remaining.any()),
             more.eq((remaining ^ lowest).any()),
             self.o.valid.eq(self.i.valid & (any_left | beat.last)),
-            self.o.payload.cluster.eq(Mux(any_left, beat.first | Cat(*lane), count)),
+            self.o.payload.cluster.eq(Mux(any_left, first | Cat(*lane), count)),
             self.o.payload.last.eq(~any_left),
             self.i.ready.eq(Mux(beat.last, ~any_left & self.o.ready, ~more & (~any_left | self.o.ready))),
         ]
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += sent_bits.eq(0)
+            m.d.sync += [sent_bits.eq(0), first.eq((first + lanes)[: len(first)])]
             with m.If(beat.last):
-                m.d.sync += count.eq(0)
+                m.d.sync += [count.eq(0), first.eq(0)]
             with m.Elif(any_left):
                 m.d.sync += count.eq(count + 1)
         with m.Elif(self.o.valid & self.o.ready):
