@@ -55,7 +55,7 @@ class Config:
     max_pages: int = 65536  # pages of one context: 1 M tokens, if every cluster has a page that is not full
     page_frames: int = 262144  # page frames: pages of all contexts that fit into device memory
     max_contexts: int = 8192  # contexts of one store: layers times streams
-    cache_lines: int = 16  # lines of the store on chip; a line is one memory word, at least 32 bytes
+    cache_lines: int = 8  # lines of the store on chip; a line is one memory word, at least 32 bytes
     # DRE: all units.
     dre_counters: int = 1  # 1: the counters `stat_*` count events; 0: they read 0 and need no area
     # Several cores on one memory.

@@ -162,8 +162,9 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     # sizes, see `machine.py`
     "cores": (), "word_bytes": (), "width": (), "head_words": (), "kv_heads": (), "page_words": (), "loads": (),
     "engine_latency": (), "fold_cycles": (), "divide_cycles": (), "wtu_lanes": (), "wtu_pairs": (), "lines": (),
-    "line_words": (), "line_blocks": (), "list_words": (), "list_entries": (), "record_words": (), "word_records": (),
-    "code_words": (), "max_step_tokens": (), "word_codes": (), "command_words": (), "word_commands": (), "stages": (),
+    "list_beats": (), "line_words": (), "line_blocks": (), "list_words": (), "list_entries": (), "record_words": (),
+    "word_records": (), "code_words": (), "max_step_tokens": (), "word_codes": (), "command_words": (),
+    "word_commands": (), "stages": (),
     # encoded pages, 0 or 1; tokens of a block, words of its keys; units of a word, of a record, of the key of a token;
     # cycles of the encoder and of the decoder of a record
     "encoded": (), "block_tokens": (), "key_block_words": (), "word_units": (), "record_units": (), "key_units": (),

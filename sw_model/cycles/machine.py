@@ -15,7 +15,9 @@ from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.retrieval import page_lists
 from hw.core.sequencer import QUEUE_DEPTHS
 from hw.core.vector.command import INSTRUCTION_BYTES
+from hw.dre.kvmu.kvmu import WAITING_EXTENTS
 from hw.dre.kvmu.records import BLOCK_BYTES
+from hw.dre.wtu.wtu import WTU
 from hw.kv_codec.page_decoder import record_decoder
 from hw.kv_codec.page_encoder import record_encoder
 from hw.kv_codec.page_layout import PageLayout
@@ -102,7 +104,8 @@ OTHERS: list[Process] = [
     vector_unit.request_code,
     kvmu.complete_transfers,
     retrieval_unit.record_slot,
-    retrieval_unit.list_clusters, retrieval_unit.report_beats,
+    retrieval_unit.list_clusters,
+    retrieval_unit.report_beats,
     retrieval_unit.request_rows,
     sequencer.sequence,
 ]
@@ -112,13 +115,13 @@ DEPTHS = {
     Queue.CODES: 1, Queue.ROUTES: 16, Queue.FILL: 4,
     Queue.MULTIPLY: 1, Queue.RESULTS_OF: 1, Queue.MATRIX_ENDS: 4, Queue.INSTRUCT: 1, Queue.FETCH: 1, Queue.DRAIN: 1,
     Queue.CODE: 4, Queue.PIECES: 8, Queue.BEATS: 1, Queue.OUT: STAGES + 3, Queue.VECTOR_ENDS: 4, Queue.ASSIGNED: 1,
-    Queue.STORE: 2, Queue.ENTRIES: page_lists.QUEUE_DEPTH, Queue.EXTENTS: 1, Queue.DESCRIPTORS: 2,
+    Queue.STORE: 2, Queue.ENTRIES: page_lists.QUEUE_DEPTH, Queue.EXTENTS: WAITING_EXTENTS + 1, Queue.DESCRIPTORS: 2,
     Queue.RUNS: MAX_OPEN_RUNS,
 }  # fmt: skip  # of the others: no limit
 LATENCIES = {
     Queue.CODES: 0, Queue.MULTIPLY: 0, Queue.RESULTS_OF: 0, Queue.RESULTS: 0, Queue.INSTRUCT: 0, Queue.FETCH: 0,
     Queue.DRAIN: 0, Queue.BEATS: 0, Queue.JOINED: 0, Queue.AVERAGED: 0, Queue.ASSIGNED: 1, Queue.STORE: 1,
-    Queue.EXTENTS: 1, Queue.DESCRIPTORS: 1,
+    Queue.EXTENTS: 3, Queue.DESCRIPTORS: 1,
 }  # fmt: skip  # of the others: 2
 ENCODED = ("key_block_words", "word_units", "record_units", "key_units")
 HOST_DEPTHS = {Engine.READ_HOST: 64, Engine.WRITE_HOST: 32}
@@ -156,6 +159,7 @@ def new_machine(config: Config, cores: int) -> np.ndarray:
         "divide_cycles": vpe.divide_cycles,
         "wtu_lanes": config.wtu_lanes,
         "wtu_pairs": config.wtu_pairs,
+        "list_beats": WTU.from_config(config).sizes.list_beats,
         "lines": config.cache_lines,
         "line_words": max(BLOCK_BYTES, word) // word,
         "line_blocks": max(1, word // BLOCK_BYTES),

@@ -225,7 +225,7 @@ def report_beats(k: Machine, c: int, end: int) -> Wait:
 
     `end` : beats of all selections up to this one
     """
-    unlisted = GATE_BEATS + k.wtu_pairs // k.wtu_lanes
+    unlisted = GATE_BEATS + k.list_beats
     yield from reach(k, c, Count.BEATS_LISTED, end - unlisted - BUFFERED_BEATS)
     add(k, c, Count.SENT, 1)
     yield from reach(k, c, Count.BEATS_LISTED, end - unlisted)

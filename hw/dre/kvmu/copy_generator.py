@@ -19,7 +19,7 @@ class CopyGenerator(wiring.Component):
     until its tag is free and no transfers of another kind are in flight. A job with `finish` ends the transfers of a
     command: the last descriptor gets its `last` bit and the tag is closed. All SELECT and MARK of a fetch share a tag.
 
-    Timing: 1 cycle, and 1 per head page, while no stream stalls; `finish` 1 cycle, or as long as the splitter works.
+    Timing: 1 cycle, and 1 per head page, while no stream stalls; `finish` 1 cycle, or as long as descriptors leave.
 
     Parameters
     ----------
@@ -30,7 +30,8 @@ class CopyGenerator(wiring.Component):
     i : stream of jobs of one component at a time; a job is accepted in the cycle in which it is complete
     out_of_space : valid when a job is accepted: the staging bank is full, the rest of the job is dropped
     o : stream of replies ; pieces : to the joiner
-    drained : joiner and splitter are empty ; tag, tag_free, active, active_kind, close : see `Tracker`
+    drained : the engine has accepted all pieces as descriptors
+    tag, tag_free, active, active_kind, close : see `Tracker`
     kind : kind of the transfers
     tagged, sent_tag : the last `finish` closed the tag `sent_tag`
     restart : the fetch ends in this cycle, the next one starts with an empty bank

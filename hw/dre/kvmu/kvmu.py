@@ -4,8 +4,9 @@
 
 from dataclasses import dataclass
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hw.axi.engines import read_word_layout, write_word_layout
@@ -29,6 +30,8 @@ from hw.dre.kvmu.records import BASE_BITS, BLOCK_BITS
 from hw.dre.kvmu.sizes import KvmuSizes
 from hw.dre.kvmu.timing import KvmuTiming
 from hw.dre.transfer import BOUNDARY, Joiner, Splitter, Tracker, TransferKind, descriptor_layout
+
+WAITING_EXTENTS = 32  # between the look-ups and the engine
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,10 @@ class KVMU(wiring.Component):
     its number. EVICT shortens a chain to its first and last pages. FREE drops one reference. A page without a reference
     is free; until then it keeps its bytes and can be fetched (MARK).
 
-    Transfers. The engine at `o_dma` executes descriptors in order and answers each on `i_done`. A command whose
-    transfers are of another kind than those in flight waits for them. A token that would open a page waits while
-    anything but a fetch is in flight. So no page frame is written while it is read.
+    Transfers. Up to `WAITING_EXTENTS` extents wait while further clusters are looked up. The engine at `o_dma` executes
+    descriptors in order and answers each on `i_done`. A command whose transfers are of another kind than those in
+    flight waits for them. A token that would open a page waits while anything but a fetch is in flight. So no page
+    frame is written while it is read.
 
     Faults. A refused command changes nothing, replies with its cause and sets bit `1 << cause` of `stat_faults`; the
     unit continues. Exceptions: a SELECT or MARK that runs out of staging area or page frames keeps its completed
@@ -247,7 +251,10 @@ class KVMU(wiring.Component):
     def memory_bits(self) -> dict[str, int]:
         """Size of each memory in bits."""
         sizes = self.sizes
-        return {"lines": sizes.cache_lines * max(sizes.word, BLOCK_BITS)}
+        return {
+            "lines": sizes.cache_lines * max(sizes.word, BLOCK_BITS),
+            "extents": WAITING_EXTENTS * sizes.piece.size,
+        }
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -400,12 +407,21 @@ class KVMU(wiring.Component):
         merge(m, [source.copies for source in sources], copies.i)
         wiring.connect(m, copies.o, wiring.flipped(self.o))
         wiring.connect(m, copies.pieces, joiner.i)
-        wiring.connect(m, joiner.o, splitter.i)
+        extents = SyncFIFOBuffered(width=Value.cast(joiner.o.payload).shape().width, depth=WAITING_EXTENTS)
+        m.submodules.extents = extents  # look-ups go on while their pages wait for the engine
+        m.d.comb += [
+            extents.w_en.eq(joiner.o.valid),
+            joiner.o.ready.eq(extents.w_rdy),
+            extents.w_data.eq(joiner.o.payload),
+            splitter.i.valid.eq(extents.r_rdy),
+            extents.r_en.eq(splitter.i.ready),
+            Value.cast(splitter.i.payload).eq(extents.r_data),
+        ]
         wiring.connect(m, splitter.o, wiring.flipped(self.o_dma))
         wiring.connect(m, wiring.flipped(self.i_done), tracker.i_done)
         wiring.connect(m, tracker.o, wiring.flipped(self.o_complete))
         m.d.comb += [
-            copies.drained.eq(joiner.idle & splitter.idle),
+            copies.drained.eq(joiner.idle & (extents.level == 0) & ~extents.r_rdy & splitter.idle),
             copies.tag.eq(tracker.tag),
             copies.tag_free.eq(tracker.free),
             copies.active.eq(tracker.active),

@@ -10,6 +10,7 @@ KEY_BITS = 16
 FRACTION_BITS = 24  # fraction bits of a score, relative to the largest score of its row (`golden.wicsum.fixed_point`)
 TARGET_BITS = 32
 RATIO_BITS = 16  # a ratio is a number of 1/65536
+LIST_ROWS = 3  # rows that fill the pair memory, whose selections fit the list memory
 
 
 class SelectionMode(enum.Enum, shape=unsigned(2)):
@@ -102,6 +103,11 @@ class WtuSizes:
     def pair_beats(self) -> int:
         """Beats of the pair memory, which are the beats of the longest row that is not a long row."""
         return self.pairs // self.lanes
+
+    @property
+    def list_beats(self) -> int:
+        """Beats of selections that wait in the list memory until their clusters have left."""
+        return min(self.beats, LIST_ROWS * self.pair_beats)
 
     @property
     def union_slots(self) -> int:

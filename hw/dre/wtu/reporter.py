@@ -69,7 +69,7 @@ class Reporter(wiring.Component):
         sizes, row = self.sizes, self.i.payload
         m.submodules.gate = gate = CreditGate(sizes.bitmap, stages=1)
         m.submodules.list = indices = IndexList(sizes)
-        m.submodules.waiting = waiting = SyncFIFOBuffered(width=sizes.mask.size, depth=sizes.pair_beats)
+        m.submodules.waiting = waiting = SyncFIFOBuffered(width=sizes.mask.size, depth=sizes.list_beats)
 
         beat = self.read_beat
         last = Signal()  # it is the last beat of the row

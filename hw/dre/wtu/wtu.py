@@ -57,7 +57,7 @@ class WTU(wiring.Component):
     as their beats fit into the pair memory. `cycles` gives the cycles of a row in the selector, exact while no output
     stalls. `long_row_cycles` gives the cycles of a long row from its first beat to the first beat of the next row.
     `latency` is None: it depends on the data. The list takes one cycle per selected cluster. Beats whose clusters have
-    not left are buffered, as many as the pair memory has; rows wait when this memory is full. `i.ready` depends on
+    not left are buffered, up to `list_beats` of `WtuSizes`; rows wait when this memory is full. `i.ready` depends on
     `i.payload.long`; there is no combinational path from one stream to another.
 
     Numerics: integers only, equal to `golden.wicsum.select` bit for bit. The result does not depend on the order of
@@ -148,7 +148,7 @@ class WTU(wiring.Component):
         return {
             "pairs": sizes.pairs * (KEY_BITS + sizes.count_bits),
             "union": sizes.pairs,
-            "list": sizes.pair_beats * sizes.mask.size,
+            "list": sizes.list_beats * sizes.mask.size,
             **SELECTORS[self.design].memory_bits(sizes),
         }
 

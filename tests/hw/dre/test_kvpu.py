@@ -501,7 +501,7 @@ def test_cycles_are_those_recorded():
         record = bench.check(stall=stall, seed=n)
         phases = [record.status[f"stat_{name}"] for name in ("opening", "clustering", "selecting", "ending")]
         totals.append((max(int(cycles[-1]) for cycles in record.cycles.values() if len(cycles)), *phases))
-    assert totals == [(63289, 20868, 19103, 17337, 23098), (40926, 15816, 11412, 8255, 14899)]
+    assert totals == [(63407, 20984, 19103, 17337, 23098), (40988, 15874, 11412, 8255, 14899)]
 
 
 def test_kept_tokens_of_long_steps(rng, seed):

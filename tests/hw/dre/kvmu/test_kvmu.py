@@ -525,8 +525,8 @@ def test_every_preset_elaborates(preset):
 
 
 def test_memory_at_paper_fits_the_budget():
-    """On-chip memories of the KVMU at `paper` have at most 20 kbit."""
-    assert sum(KVMU.from_config(Config.preset("paper")).memory_bits.values()) <= 20 * 1024
+    """On-chip memories of the KVMU at `paper` have at most 13 kbit."""
+    assert sum(KVMU.from_config(Config.preset("paper")).memory_bits.values()) <= 13 * 1024
 
 
 def test_invalid_sizes_raise_value_error():

@@ -357,8 +357,8 @@ def test_paper_preset_over_ten_thousand_rows(name, design, rng, seed):
 
 
 @pytest.mark.parametrize("design", WtuDesign)
-def test_memory_of_the_paper_preset_is_at_most_84_kbit(design):
-    assert sum(build("paper", design).memory_bits.values()) <= 84_000
+def test_memory_of_the_paper_preset_is_at_most_88_kbit(design):
+    assert sum(build("paper", design).memory_bits.values()) <= 88_000
 
 
 @pytest.mark.parametrize("design", WtuDesign)
