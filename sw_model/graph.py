@@ -17,6 +17,7 @@ from math import ceil
 from hw.core.isa import ExecUnit
 from hw.core.processor import READ_ENGINES, WRITE_ENGINES
 from hw.core.sequencer import QUEUE_DEPTHS
+from hw.dre.kvmu.kvmu import WAITING_EXTENTS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.core_ports import (
     WRITTEN_ROWS,
@@ -45,6 +46,7 @@ from sw_model.unit_cycles import (
     copy_cycles,
     dpe_cycles,
     hcu_cycles,
+    listed_share,
     place_cycles,
     product_loads,
     select_cycles,
@@ -59,7 +61,6 @@ from sw_model.workloads import Model, Phase
 # part of the words in flight that a single word waits for, see `tests/sw_model/memory/bench_word_waits.py`: on the
 # memories of V-Rex8 and V-Rex48 0.57 and 0.73, while the load units of all cores have their bursts in flight
 WORD_WAITS = 0.65
-PAGES = 2  # pages whose copies wait at the end of a fetch: one in the joiner of the KVMU, one in its queue
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
 # an RMS norm reads its vector twice, a layer norm three times
 VECTOR_BYTES = {
@@ -267,8 +268,8 @@ class Graph:
     def threshold(self, layer: int, after: Sequence[int]) -> int:
         """The selection of candidates after their scores and other tasks, those of `after`.
 
-        A core begins with the rows of a KV head when the clusters of the KV head before have been looked up. Then all
-        but their last pages have been copied, so that the selections of all KV heads delay the fetch.
+        The clusters of a KV head are looked up and copied while the rows of the next one are selected, so that the
+        fetch waits for the rows of the first one.
         """
         work, core = self.work, self.system.core
         if not core:
@@ -279,12 +280,16 @@ class Graph:
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, after, layer)
-        heads = self.model.kv_heads * self.batch
-        own = heads / min(heads, core.retrieving)
-        kv_bytes = self.model.kv_bytes * self.rates.assume.kv_bits / 16
-        page_bytes = min(self.rates.fetch_bytes, PAGES * core.config.page_tokens * kv_bytes) / heads
-        hidden = (own - 1) * min(seconds / own, page_bytes / self.link_rate())
+        heads, copies_s = self.heads(), self.rates.fetch_bytes / self.link_rate()
+        lookups_s = max(self.select_s(), copies_s) / heads * listed_share(work.threshold_entries, core)
+        hidden = (heads - 1) * min(seconds / heads, lookups_s)
         return self.add("prediction", "WTU", seconds - hidden, after, layer)
+
+    def heads(self) -> float:
+        """KV heads for which a core selects clusters, one after the other."""
+        core, heads = self.system.core, self.model.kv_heads * self.batch
+        assert core
+        return heads / min(heads, core.retrieving)
 
     def store(self, layer: int, after: Sequence[int]) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
@@ -322,8 +327,7 @@ class Graph:
         work, core = self.work, self.system.core
         assert core
         lookups = select_cycles(work.selects * times, work.clusters, latency, core) if work.selects else 0.0
-        heads = self.model.kv_heads * self.batch
-        return heads / min(heads, core.retrieving) * lookups
+        return self.heads() * lookups
 
     def latencies(self, nbytes: int) -> tuple[float, float]:
         """Cycles from a request for `nbytes` of the core that retrieves to the data: alone, and while weights are read.
@@ -347,9 +351,9 @@ class Graph:
         (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
         copies_per_s = min(self.copies_per_s(word), rates.storage or rates.link)
         lookups, copies = self.select_cycles(word), rates.fetch_bytes / copies_per_s * self.hertz
-        cycles = max(lookups, (1 - self.older_share()) * lookups + copies)
+        cycles = max(lookups, copies)
         if self.work.threshold_rows:
-            cycles += self.wtu_cycles(burst)
+            cycles = max(cycles, self.wtu_cycles(burst))
         tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
         products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
         weights, attention = sum(products) * self.hertz, self.attention_s() * self.hertz
@@ -402,10 +406,11 @@ class Graph:
         if not total and not select_s:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
-        if total and select_s:  # recent clusters are looked up while nothing is copied
-            share = self.older_share()
-            previous = [self.add("fetch", "KVMU", (1 - share) * select_s, previous, layer)]
-            select_s *= share
+        if total and select_s:  # recent clusters are looked up while the last copies wait, then while nothing is copied
+            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.link_rate()
+            alone = max(0.0, (1 - self.older_share()) * select_s - waits)
+            previous = [self.add("fetch", "KVMU", alone, previous, layer)]
+            select_s -= alone
         for i in range(self.chunks):
             size = total * (i + 1) // self.chunks - done
             done += size
@@ -420,6 +425,13 @@ class Graph:
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last
+
+    def waiting_bytes(self) -> float:
+        """Bytes of the pages of a KV head whose copies can wait."""
+        core, heads = self.system.core, self.model.kv_heads
+        assert core
+        page_bytes = core.config.page_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16
+        return WAITING_EXTENTS * page_bytes / heads
 
     def older_share(self) -> float:
         """Share of the selected tokens that are older than the recent region; some of them are in device memory, too.
@@ -449,7 +461,7 @@ class Graph:
         share = max(0, heads - QUEUE_DEPTHS[ExecUnit.RETRIEVAL]) / heads  # of the fetch
         if share and self.work.common_selection and core:
             pages = self.rates.fetch_bytes / self.model.kv_bytes / core.config.page_tokens
-            share = max(0.0, 1 - PAGES / pages) if pages else 0.0
+            share = max(0.0, 1 - WAITING_EXTENTS / pages) if pages else 0.0
         pieces = ceil(share * self.chunks)
         return self.fetched[-self.chunks :][pieces - 1 : pieces] if pieces else []
 

@@ -149,6 +149,15 @@ def wtu_reads(entries: float, passes: float, core: Core, levels: float = LEVELS)
     return _wtu(core.config, core.wtu_design).packets(ceil(passes), round(levels))
 
 
+def listed_share(entries: float, core: Core) -> float:
+    """Share of the clusters of a row that are looked up after the WTU has begun with the next row.
+
+    The last beats of the selection wait in its list memory.
+    """
+    config = core.config
+    return min(1.0, _wtu(config, core.wtu_design).sizes.list_beats * config.wtu_lanes / entries) if entries else 1.0
+
+
 def wtu_read_cycles(entries: float, latency: float, core: Core) -> float:
     """Cycles of one read of a row of `entries` scores and token counts.
 
