@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw.core.isa import ExecUnit
-from hw.core.processor import READ_ENGINES, WRITE_ENGINES
+from hw.core.processor import READ_ENGINES
 from hw.core.sequencer import QUEUE_DEPTHS
 from hw.dre.kvmu.kvmu import WAITING_EXTENTS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
@@ -38,7 +38,6 @@ from sw_model.policies.base import BF16_BYTES
 from sw_model.rates import Rates
 from sw_model.systems import Core, System
 from sw_model.unit_cycles import (
-    PORT_CYCLES,
     ProductLoads,
     attention_bytes,
     attention_passes,
@@ -280,7 +279,7 @@ class Graph:
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, after, layer)
-        heads, copies_s = self.heads(), self.rates.fetch_bytes / self.link_rate()
+        heads, copies_s = self.heads(), self.rates.fetch_bytes / self.rates.link
         lookups_s = max(self.select_s(), copies_s) / heads * listed_share(work.threshold_entries, core)
         hidden = (heads - 1) * min(seconds / heads, lookups_s)
         return self.add("prediction", "WTU", seconds - hidden, after, layer)
@@ -349,8 +348,7 @@ class Graph:
         if self.work.schedule == "same_layer":  # all other cores wait for the fetch
             return 0.0
         (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
-        copies_per_s = min(self.copies_per_s(word), rates.storage or rates.link)
-        lookups, copies = self.select_cycles(word), rates.fetch_bytes / copies_per_s * self.hertz
+        lookups, copies = self.select_cycles(word), rates.fetch_bytes / (rates.storage or rates.link) * self.hertz
         cycles = max(lookups, copies)
         if self.work.threshold_rows:
             cycles = max(cycles, self.wtu_cycles(burst))
@@ -375,25 +373,6 @@ class Graph:
         alone, busy = self.latencies(nbytes)
         return alone + (busy - alone) * self.busy_share()
 
-    def copies_per_s(self, latency: float) -> float:
-        """Bytes per second of copies from the link: of its nominal rate, or of the words that the writes have open.
-
-        latency : cycles until a word is written
-        """
-        core = self.system.core
-        assert core
-        window = WRITE_ENGINES["copy"][1] * word_bytes(core)
-        return min(self.rates.link, window / (latency + PORT_CYCLES) * self.hertz)
-
-    def link_rate(self) -> float:
-        """Bytes per second of a fetch over the link, mean over a layer."""
-        core = self.system.core
-        if not core:
-            return self.rates.link
-        share = self.busy_share()
-        alone, busy = (self.copies_per_s(latency) for latency in self.latencies(word_bytes(core)))
-        return 1 / (share / busy + (1 - share) / alone)
-
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
 
@@ -407,7 +386,7 @@ class Graph:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
         if total and select_s:  # recent clusters are looked up while the last copies wait, then while nothing is copied
-            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.link_rate()
+            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.rates.link
             alone = max(0.0, (1 - self.older_share()) * select_s - waits)
             previous = [self.add("fetch", "KVMU", alone, previous, layer)]
             select_s -= alone
@@ -418,7 +397,7 @@ class Graph:
             if select_s:
                 transfers.append(self.add("fetch", "KVMU", select_s / self.chunks, previous, layer))
             if total:
-                transfers.append(self.add("fetch", "PCIe", size / self.link_rate(), previous, layer, size))
+                transfers.append(self.add("fetch", "PCIe", size / self.rates.link, previous, layer, size))
             if storage and total:
                 transfers.append(self.add("fetch", "SSD", size / storage, previous, layer, size))
             previous = self.transfers = transfers
