@@ -279,10 +279,19 @@ class Graph:
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, after, layer)
-        heads, copies_s = self.heads(), self.rates.fetch_bytes / self.rates.link
-        lookups_s = max(self.select_s(), copies_s) / heads * listed_share(work.threshold_entries, core)
-        hidden = (heads - 1) * min(seconds / heads, lookups_s)
+        hidden = min((self.heads() - 1) / self.heads() * seconds, (self.heads() - 1) * self.listed_s())
         return self.add("prediction", "WTU", seconds - hidden, after, layer)
+
+    def listed_s(self) -> float:
+        """Seconds in which the last clusters of a KV head, those in the list memory, are looked up and copied."""
+        core, fetched = self.system.core, self.fetched_share()
+        assert core
+        listed, lookups_s = listed_share(self.work.threshold_entries, core), self.select_s() / self.heads()
+        copies_s = self.rates.fetch_bytes / self.rates.link / self.heads()
+        result = min(listed, 1 - fetched) * lookups_s
+        if listed > 1 - fetched:
+            result += (listed - 1 + fetched) / fetched * max(copies_s, fetched * lookups_s)
+        return result
 
     def heads(self) -> float:
         """KV heads for which a core selects clusters, one after the other."""
@@ -352,21 +361,22 @@ class Graph:
         cycles = max(lookups, copies)
         if self.work.threshold_rows:
             cycles = max(cycles, self.wtu_cycles(burst))
-        tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
-        products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
-        weights, attention = sum(products) * self.hertz, self.attention_s() * self.hertz
+        weights, attention = (seconds * self.hertz for seconds in self.reading_s())
         if self.turns > 1:  # only one of the streams is selected and fetched while weights are read
             weights = min(weights, cycles) / self.turns
         return min(1.0, (weights + attention) / cycles) if cycles else 1.0
 
-    def attention_s(self) -> float:
-        """Seconds in which the cores read keys and values of a layer, and read and write scores."""
+    def reading_s(self) -> tuple[float, float]:
+        """Seconds in which the cores read the weights of a layer; and its keys, values and scores."""
+        tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
+        products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
         rows, keys, scores = self._attended(1)
         core, read_s = self.system.core, self.work.attend_read_bytes / 2 / self.rates.dram_kv
         assert core
         passes, (written, softmax, weights) = attention_passes(rows, core), attention_bytes(keys, core)
         softmax_s = sum(softmax) * scores / vector_bytes_per_s(self.system, *softmax)
-        return read_s * sum(passes) + (written + weights) * scores / self.rates.dram_stream + softmax_s
+        attention_s = read_s * sum(passes) + (written + weights) * scores / self.rates.dram_stream + softmax_s
+        return sum(products), attention_s
 
     def latency(self, nbytes: int) -> float:
         """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer."""
@@ -387,7 +397,7 @@ class Graph:
         storage, previous = self.rates.storage, [after, *self.transfers]
         if total and select_s:  # recent clusters are looked up while the last copies wait, then while nothing is copied
             waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.rates.link
-            alone = max(0.0, (1 - self.older_share()) * select_s - waits)
+            alone = max(0.0, (1 - self.fetched_share()) * select_s - waits)
             previous = [self.add("fetch", "KVMU", alone, previous, layer)]
             select_s -= alone
         for i in range(self.chunks):
@@ -412,13 +422,13 @@ class Graph:
         page_bytes = core.config.page_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16
         return WAITING_EXTENTS * page_bytes / heads
 
-    def older_share(self) -> float:
-        """Share of the selected tokens that are older than the recent region; some of them are in device memory, too.
+    def fetched_share(self) -> float:
+        """Share of the selected tokens that are fetched.
 
-        The older ones have lower numbers, so that copies are in progress while they are looked up.
+        They are older than the others and have lower numbers, so that copies are in progress while they are looked up.
         """
         selected = self.work.attended_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16 * self.batch
-        return min(1.0, self.work.fetch_bytes / selected) if selected else 0.0
+        return min(1.0, self.rates.fetch_bytes / selected) if selected else 0.0
 
     def select_s(self, times: float = 1.0) -> float:
         """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
