@@ -287,7 +287,7 @@ class Graph:
         core, fetched = self.system.core, self.fetched_share()
         assert core
         listed, lookups_s = listed_share(self.work.threshold_entries, core), self.select_s() / self.heads()
-        copies_s = self.rates.fetch_bytes / self.rates.link / self.heads()
+        copies_s = self.rates.fetch_bytes / self.copies_per_s() / self.heads()
         result = min(listed, 1 - fetched) * lookups_s
         if listed > 1 - fetched:
             result += (listed - 1 + fetched) / fetched * max(copies_s, fetched * lookups_s)
@@ -357,7 +357,7 @@ class Graph:
         if self.work.schedule == "same_layer":  # all other cores wait for the fetch
             return 0.0
         (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
-        lookups, copies = self.select_cycles(word), rates.fetch_bytes / (rates.storage or rates.link) * self.hertz
+        lookups, copies = self.select_cycles(word), rates.fetch_bytes / self.copies_per_s() * self.hertz
         cycles = max(lookups, copies)
         if self.work.threshold_rows:
             cycles = max(cycles, self.wtu_cycles(burst))
@@ -396,7 +396,7 @@ class Graph:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
         if total and select_s:  # recent clusters are looked up while the last copies wait, then while nothing is copied
-            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.rates.link
+            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.copies_per_s()
             alone = max(0.0, (1 - self.fetched_share()) * select_s - waits)
             previous = [self.add("fetch", "KVMU", alone, previous, layer)]
             select_s -= alone
@@ -414,6 +414,10 @@ class Graph:
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last
+
+    def copies_per_s(self) -> float:
+        """Bytes per second of copies: the rate of the link, or of a slower drive behind it."""
+        return min(self.rates.link, self.rates.storage or self.rates.link)
 
     def waiting_bytes(self) -> float:
         """Bytes of the pages of a KV head whose copies can wait."""
