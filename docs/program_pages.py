@@ -64,8 +64,9 @@ def programs() -> Iterator[str]:
         "channels. While they are gathered, the bursts that the selection reads from this channel wait longer: 5 %. "
         "With channel numbers that depend on the upper bits of the address, this frame took 355 instead of 512 ms "
         "without the LM head, before the selection of a KV head overlapped with the copies of the one before.\n"
-        "- `vrex8-plus` after 700,000 tokens ([frames a second](plus.md)): the latency of the look-ups is a mean over "
-        "a layer, in which the cores read weights or attend; in the program more of them are alone: 8 %.\n"
+        "- `vrex8-plus`, a frame after 700,000 tokens ([frames a second](plus.md)), 8 % longer in the formula, and a "
+        "token of eight streams of V-Rex48 after 10,000 tokens, 6 % shorter. The cause is not known; the formula has "
+        "a mean latency of the look-ups in a layer.\n"
         "- Vision tower: in its attention the vector unit waits for each row of 576 scores, 18 words, because its "
         "buffer of 32 words does not hold two: a row takes 510 cycles on V-Rex8, of which the unit works 67."
     )

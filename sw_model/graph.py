@@ -279,7 +279,7 @@ class Graph:
         if reads := wtu_reads(*self.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, after, layer)
-        hidden = min((self.heads() - 1) / self.heads() * seconds, (self.heads() - 1) * self.listed_s())
+        hidden = (self.heads() - 1) * min(seconds / self.heads(), self.listed_s())
         return self.add("prediction", "WTU", seconds - hidden, after, layer)
 
     def listed_s(self) -> float:

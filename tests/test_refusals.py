@@ -81,6 +81,7 @@ REFUSED = {
     "layout hcu --module hcu.codes --power idle": "--power must be without --module, because",
     "board --unit gpu": "unit must be one of dot_tree, ",
     "board icestick": "board must be one of ulx3s, ulx3s-45f, ulx3s-12f, got 'icestick'",
+    "board --unit core": "preset must be tiny for unit core, got 'small'",
     "board --beats 0": "beats must be at least 1, got 0",
     **{
         f"{command} hcu {arguments}": message

@@ -155,6 +155,8 @@ def board(args: argparse.Namespace, console: Console) -> None:
     config = configuration(args)
     host_vectors, clock_mhz = None, args.clock_mhz
     if args.unit == "core":
+        if args.preset != "tiny":
+            raise ValueError(f"preset must be tiny for unit core, got {args.preset!r}")
         clock_mhz = CORE_CLOCK_MHZ if clock_mhz is None else clock_mhz
         recorded = random_session(config, args.seed)
         component: Any = recorded.system()

@@ -207,7 +207,7 @@ PER_CORE: dict[str, tuple[int, ...]] = {
     "delivered": (), "encoder_end": (),
     # copy engine: jobs issued to each side's writer
     "written": (len(Side),),
-    # retrieval: step and its number; tokens that need a slot; steps with rows; lists; a list leaves the WTU;
+    # retrieval: step and its number; tokens that need a slot; steps with rows; lists, and beats of all of them;
     # end of the newest row in reporter and selector, of the two rows before; beats of short rows and when they are read
     "step": (), "steps": (), "slots_needed": (), "syncs": (), "lists": (), "selection_beats": (), "report_end": (),
     "selector": (), "row_end": (2,), "beats": (), "freed": (1 << 13,), "accepted": (2,), "begun": (),

@@ -170,8 +170,7 @@ def select(k: Machine, c: int, i: int) -> Wait:
     rows = k.command[i, Select.ROWS]
     if clusters == 0 or rows == 0:
         return
-    if k.lists[c] - k.value[c, Count.LISTS] >= MAX_GROUPS:
-        yield from reach(k, c, Count.LISTS, k.lists[c] - MAX_GROUPS + 1)
+    yield from reach(k, c, Count.LISTS, k.lists[c] - MAX_GROUPS + 1)
     yield 1
     if k.value[c, Count.REPLIED + Op.SYNC] < k.syncs[c]:
         yield from reach(k, c, Count.REPLIED + Op.SYNC, k.syncs[c])

@@ -31,7 +31,7 @@ from hw.dre.kvmu.sizes import KvmuSizes
 from hw.dre.kvmu.timing import KvmuTiming
 from hw.dre.transfer import BOUNDARY, Joiner, Splitter, Tracker, TransferKind, descriptor_layout
 
-WAITING_EXTENTS = 32  # between the look-ups and the engine
+WAITING_EXTENTS = 32  # extents whose pages are looked up, before the engine copies them
 
 
 @dataclass(frozen=True)

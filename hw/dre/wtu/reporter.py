@@ -21,8 +21,8 @@ class Reporter(wiring.Component):
     the bitmap of the next row. The first row without `join` reports the union of all these rows. If the choice is
     `limited`, only the first `tie_count` clusters with a key equal to the cutoff are selected.
 
-    The list memory buffers the beats of a bitmap whose list has not left. So the next rows are selected and reported
-    while the clusters of this one are used.
+    The beats of a bitmap wait in the list memory until their clusters have left on `o_index`. So the next rows are
+    selected and reported while the receiver still works on the clusters of this one.
 
     Timing
     ------
