@@ -160,6 +160,12 @@ CASES |= {
     "budget, no refresh": tiny(policy="budget", ratio=6, count=6, device=NO_REFRESH),
     "2 streams, no refresh": tiny(streams=2, count=8, device=NO_REFRESH),
     "3 streams, no refresh": tiny(streams=3, ratio=0.8, count=9, device=NO_REFRESH),
+    "evictions, 3 streams, no refresh": tiny(capacity=4, ratio=0.9, count=8, streams=3, device=NO_REFRESH),
+    "pieces, no refresh": tiny(
+        sizes=LayerSizes(16, 24, 12, 64, q_heads=4), tokens=12, count=2, capacity=8, threshold=6, device=NO_REFRESH
+    ),
+    "4 bits, no refresh": tiny(kv_bits=4, ratio=0.8, count=7, device=NO_REFRESH),
+    "8 bits, no refresh": tiny(kv_bits=8, ratio=0.8, count=7, device=NO_REFRESH),
 }  # fmt: skip
 
 
