@@ -214,6 +214,11 @@ def reproduction_section(reproduction: Reproduction) -> Section:
                 ],
             ),
             Table(["assumption", "meaning"], [*map(list, reproduction.free_assumptions.items())], "free assumptions"),
+            Table(
+                ["assumption", "meaning"],
+                [*map(list, reproduction.measured_assumptions.items())],
+                "numbers that are measured on golden models and netlists",
+            ),
         ],
     )  # fmt: skip
 

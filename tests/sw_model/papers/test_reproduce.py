@@ -18,7 +18,7 @@ def test_every_target_has_a_row(reproduction):
     assert [r.id for r in reproduction.rows] == list(published())
     assert {r.use for r in reproduction.rows} == {"system", "arith"}
     assert len(reproduction.contradictions) == 5
-    assert len(FREE_ASSUMPTIONS) < 10
+    assert len(FREE_ASSUMPTIONS) < 9
 
 
 def test_one_figure_lists_the_contradictions_of_its_paper_only():
