@@ -28,8 +28,12 @@ DRE_MEMORIES = {
         ("counts", r"(store\.)?counts\.", "token count of each key"),
         ("union", r"(reporter\.)?(even|odd|union)", "one bit for each key, for rows that are reported together"),
         ("buckets", r"(selector\.)?buckets", "one sum for each of 16 buckets and each lane"),
+        ("waiting lists", r"(reporter\.)?waiting\.", "selected keys of rows whose clusters the KVMU still looks up"),
     ),
-    "kvmu": (("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),),
+    "kvmu": (
+        ("lines", r"(cache\.)?rows\.", "lines of the store: a step uses some tens of records and two headers"),
+        ("extents", r"extents\.", "copies that wait for the copy engine while the next clusters are looked up"),
+    ),
 }
 # the core and the multi-core take many minutes
 AREA_UNITS = ("dot_tree", "dma", "hcu", "kvmu", "kvpu", "wtu", "wtu_sweep", "dpe", "operand_memory", "vpe")
