@@ -1,7 +1,7 @@
 """Mapping of a large design to an ECP5 with few LUTs, at the cost of speed.
 
 `synth_ecp5` maps for speed. A core at `tiny` then needs 93 % of the LUTs of the largest device, and 82 %
-with this mapping. No router has finished either of them. The mapping differs in four points:
+with this mapping. The mapping differs in four points:
 
 | what | here | `synth_ecp5` |
 |---|---|---|
@@ -12,13 +12,17 @@ with this mapping. No router has finished either of them. The mapping differs in
 
 The last point holds because no user of `hw.common.memory.Ram` depends on these data, and a FIFO reads only rows that it
 wrote before.
+
+`make_room` then prepares the netlist for nextpnr, whose router does not finish it otherwise: see there.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from amaranth import Cat, Const, Module, Signal, Value
 
@@ -34,6 +38,19 @@ BLOCKS = (  # memories for block memory: at least 60 bits and 6 rows, or at leas
 LUTS = (  # script of ABC: logic optimisation, choices, mapping for area, then three methods that remove LUTs
     "strash;&get,-n;&fraig,-x;&put;scorr;dc2;strash;dch,-f;if,-a;mfs2,-a;&get,-mn;&satlut;&put;lutpack,-S,1"
 )
+
+IDLE_LUTS = {".kvmu.": 0.75, ".vector.engine.": 0.28}  # part of the names of crowded cells: idle LUTs for each LUT
+# Weights of nextpnr's `router2`. The cost of a wire grows with the rounds in which nets shared it, and slowly with the
+# nets that share it now, so that nets leave a crowded region step by step. With the default weights they leave it
+# all at once, by ways so long that more wires are shared after each round. A net may leave its box by ten tiles.
+ROUTER = {
+    "router2/alt-weights": "1",
+    "router2/initCurrCongWeight": "2",
+    "router2/currCongWeightMult": "0.3",
+    "router2/histCongWeight": "1.5",
+    "router2/bbMargin/x": "10",
+    "router2/bbMargin/y": "10",
+}
 
 
 def commands(source: Path, target: Path) -> list[str]:
@@ -75,3 +92,37 @@ def hard_multipliers() -> Iterator[None]:
         yield
     finally:
         hw.arith.dot.multiply, hw.arith.elementary.multiply = saved
+
+
+def make_room(netlist: dict[str, Any]) -> int:
+    """Prepare a netlist of yosys, as JSON, for nextpnr: LUTs without a function, and weights of the router.
+
+    The components of the KVMU exchange blocks of 256 bits, and the lanes of the vector engine numbers of 32 bits.
+    Placed side by side, their LUTs need more wires than their tiles have. So some LUTs have an idle one beside them,
+    which uses one wire instead of four: it has the output of its neighbour as its only input, and no output. Cell
+    padding does the same in the layout of a chip.
+
+    Returns the number of idle LUTs.
+    """
+    (top,) = (module for module in netlist["modules"].values() if int(module["attributes"].get("top", "0"), 2))
+    top["settings"] = dict(ROUTER)
+    cells = top["cells"]
+    nets = [bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits]
+    free = max((bit for bit in nets if isinstance(bit, int)), default=1) + 1
+    idle: list[dict[str, Any]] = []
+    for part, share in IDLE_LUTS.items():
+        crowded = [cell for name, cell in cells.items() if cell["type"] == "LUT4" and part in name]
+        count = round(share * len(crowded))
+        for number in range(count):
+            neighbour = crowded[number * len(crowded) // count]
+            pins = {"A": neighbour["connections"]["Z"], **{pin: ["1"] for pin in "BCD"}, "Z": [free + len(idle)]}
+            idle.append({**neighbour, "parameters": {"INIT": "0" * 16}, "attributes": {}, "connections": pins})
+    cells.update({f"idle_lut{number}": cell for number, cell in enumerate(idle)})
+    return len(idle)
+
+
+def prepare(file: Path) -> None:
+    """Apply `make_room` to the netlist in a JSON file."""
+    netlist = json.loads(file.read_text())
+    make_room(netlist)
+    file.write_text(json.dumps(netlist))

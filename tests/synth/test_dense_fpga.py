@@ -12,7 +12,7 @@ import hw.arith.dot
 import hw.arith.elementary
 from hw import emit, yosys
 from hw.common.memory import LatchRam, Ram
-from synth.dense_fpga import commands, hard_multipliers
+from synth.dense_fpga import ROUTER, commands, hard_multipliers, make_room
 
 LANES = 1  # a proof for each lane; lanes are independent
 
@@ -135,3 +135,29 @@ def test_wide_memories_become_block_memories(tmp_path):
     cells = mapped(tmp_path, Memories())
     assert cells["DP16KD"] == 2 and cells["TRELLIS_DPR16X4"] == 2 + 5
     assert not {"PFUMX", "L6MUX21"} & set(cells)
+
+
+def lut(output):
+    directions = {**dict.fromkeys("ABCD", "input"), "Z": "output"}
+    pins = {"A": [2], "B": [3], "C": ["0"], "D": ["1"], "Z": [output]}
+    return {"type": "LUT4", "parameters": {"INIT": "1" * 16}, "port_directions": directions, "connections": pins}
+
+
+def test_idle_luts_read_the_outputs_of_crowded_ones():
+    crowded = {f"unit.kvmu.part{n}": lut(10 + n) for n in range(20)}
+    lanes = {f"unit.vector.engine.lane{n}": lut(40 + n) for n in range(50)}
+    others = {"unit.other": lut(100), "unit.kvmu.register": {**lut(101), "type": "TRELLIS_FF"}}
+    top = {"attributes": {"top": "00000001"}, "cells": {**crowded, **lanes, **others}}
+    library = {"attributes": {}, "cells": {}}
+    before = json.loads(json.dumps(top))
+    assert make_room({"modules": {"LUT4": library, "top": top}}) == 15 + 14
+    idle = [cell for name, cell in top["cells"].items() if name not in before["cells"]]
+    assert {name: top["cells"][name] for name in before["cells"]} == before["cells"] and "settings" not in library
+    assert top["settings"] == ROUTER and len(idle) == 15 + 14
+    read = [cell["connections"]["A"][0] for cell in idle]
+    assert len(set(read)) == len(read)  # different neighbours
+    assert sum(10 <= bit < 30 for bit in read) == 15 and sum(40 <= bit < 90 for bit in read) == 14
+    outputs = [cell["connections"]["Z"][0] for cell in idle]
+    assert len(set(outputs)) == len(outputs) and min(outputs) > 101  # nets of their own
+    assert all(cell["connections"][pin] == ["1"] for cell in idle for pin in "BCD")
+    assert {cell["type"] for cell in idle} == {"LUT4"} and {cell["parameters"]["INIT"] for cell in idle} == {"0" * 16}
