@@ -1,7 +1,7 @@
 """Speed of the cycle model: a frame of Llama-3-8B on the cores of V-Rex8, and the model before.
 
 python -m tests.sw_model.bench_frame [past tokens] [layers] simulates a frame; by default 40,000 tokens and 32 layers.
-python -m tests.sw_model.bench_frame --before COMMIT compares the processes in Python of a commit up to 8b188da with the
+python -m tests.sw_model.bench_frame --before COMMIT compares the processes in Python of a commit up to 09824d2 with the
 compiled ones: the same commands of one core, with the device memory of V-Rex8.
 """
 
