@@ -55,7 +55,7 @@ def cycle_model() -> Iterator[str]:
     for preset in dict.fromkeys(case.preset for case in CASES.values()):
         together = [error for name, each in errors.items() if CASES[name].preset == preset for error in each]
         groups += [(f"all of {preset}", preset, together)]
-    without = [each for name, each in errors.items() if "no refresh" in name]
+    without_refresh = [error for name, each in errors.items() if "no refresh" in name for error in each]
     yield (
         "The error is (predicted cycles - simulated cycles) / simulated cycles of one step of a decoder layer. The "
         "mean is that of the absolute errors. `tests/sw_model/bench_cycles.py` defines the cases: kinds of memory, "
@@ -66,7 +66,7 @@ def cycle_model() -> Iterator[str]:
         "Why some steps of `budget`, `pieces`, `4 bits`, `8 bits` and of several streams have errors above 3 %: LPDDR5 "
         "refreshes all banks for 224 of every 3,125 cycles. A step that ends near the start of a refresh waits for it "
         "in the simulation or in the model only. A case with `no refresh` is otherwise equal to the one of its name; "
-        f"the largest error of all of them is {max((max(each, key=abs) for each in without), key=abs):+.2%}."
+        f"the largest error of all of them is {max(without_refresh, key=abs):+.2%}."
     )
     yield table(
         ("case", "preset", "steps", "mean error", "largest error"),

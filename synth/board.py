@@ -229,7 +229,7 @@ def build(
             commands = dense_fpga.commands(source, netlist)
         timed("synthesis", 0, lambda: yosys.run(commands, tool=tool))
         if dense:
-            dense_fpga.prepare(netlist)
+            dense_fpga.make_room(netlist)
         route, bits = (
             _arguments(files["build_top.sh"], variable, build_folder) for variable in ("NEXTPNR_ECP5", "ECPPACK")
         )

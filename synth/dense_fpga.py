@@ -13,7 +13,8 @@ with this mapping. The mapping differs in four points:
 The last point holds because no user of `hw.common.memory.Ram` depends on these data, and a FIFO reads only rows that it
 wrote before.
 
-`make_room` then prepares the netlist for nextpnr, whose router does not finish it otherwise: see there.
+`make_room` then adds LUTs without a function where wires are dense, and sets weights of the router. No router of
+nextpnr has finished a core at `tiny` yet; `hw/boards/README.md` has the results.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ LUTS = (  # script of ABC: logic optimisation, choices, mapping for area, then t
     "strash;&get,-n;&fraig,-x;&put;scorr;dc2;strash;dch,-f;if,-a;mfs2,-a;&get,-mn;&satlut;&put;lutpack,-S,1"
 )
 
-IDLE_LUTS = {".kvmu.": 0.75, ".vector.engine.": 0.28}  # part of the names of crowded cells: idle LUTs for each LUT
-# Weights of nextpnr's `router2`. The cost of a wire grows with the rounds in which nets shared it, and slowly with the
-# nets that share it now, so that nets leave a crowded region step by step. With the default weights they leave it
-# all at once, by ways so long that more wires are shared after each round. A net may leave its box by ten tiles.
+IDLE_LUTS = {".kvmu.": 0.75, ".vector.engine.": 0.28}  # for each LUT whose name contains the text
+# Weights of `router2`. A wire that several nets share gets a higher cost in each round; the additional cost of the
+# present number of nets grows slowly (default: 2 in each round instead of 0.3). With the default weights, nets take
+# such long ways around a dense region that the number of shared wires grows again after some rounds. A route may
+# leave the bounding box of its net by ten tiles instead of three.
 ROUTER = {
     "router2/alt-weights": "1",
     "router2/initCurrCongWeight": "2",
@@ -94,35 +96,27 @@ def hard_multipliers() -> Iterator[None]:
         hw.arith.dot.multiply, hw.arith.elementary.multiply = saved
 
 
-def make_room(netlist: dict[str, Any]) -> int:
-    """Prepare a netlist of yosys, as JSON, for nextpnr: LUTs without a function, and weights of the router.
+def make_room(netlist: Path) -> None:
+    """Add idle LUTs and the weights of the router to a netlist of yosys, a JSON file with the top module `top`.
 
-    The components of the KVMU exchange blocks of 256 bits, and the lanes of the vector engine numbers of 32 bits.
-    Placed side by side, their LUTs need more wires than their tiles have. So some LUTs have an idle one beside them,
-    which uses one wire instead of four: it has the output of its neighbour as its only input, and no output. Cell
-    padding does the same in the layout of a chip.
-
-    Returns the number of idle LUTs.
+    The components of the KVMU exchange blocks of 256 bits, and the lanes of the vector engine numbers of 32 bits. If
+    all LUTs of a tile are used there, they need more wires than the tile has. An idle LUT takes the site of a LUT and
+    needs one wire instead of four: its only input is the output of another LUT, near which the placer puts it, and it
+    has no output. The layout of chips has the same method, cell padding.
     """
-    (top,) = (module for module in netlist["modules"].values() if int(module["attributes"].get("top", "0"), 2))
-    top["settings"] = dict(ROUTER)
+    content = json.loads(netlist.read_text())
+    top = content["modules"]["top"]
+    top["settings"] = ROUTER
     cells = top["cells"]
     nets = [bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits]
-    free = max((bit for bit in nets if isinstance(bit, int)), default=1) + 1
+    unused = max(bit for bit in nets if isinstance(bit, int)) + 1
     idle: list[dict[str, Any]] = []
-    for part, share in IDLE_LUTS.items():
-        crowded = [cell for name, cell in cells.items() if cell["type"] == "LUT4" and part in name]
-        count = round(share * len(crowded))
+    for text, share in IDLE_LUTS.items():
+        luts = [cell for name, cell in cells.items() if cell["type"] == "LUT4" and text in name]
+        count = round(share * len(luts))
         for number in range(count):
-            neighbour = crowded[number * len(crowded) // count]
-            pins = {"A": neighbour["connections"]["Z"], **{pin: ["1"] for pin in "BCD"}, "Z": [free + len(idle)]}
-            idle.append({**neighbour, "parameters": {"INIT": "0" * 16}, "attributes": {}, "connections": pins})
+            near = luts[number * len(luts) // count]
+            pins = {"A": near["connections"]["Z"], **{pin: ["1"] for pin in "BCD"}, "Z": [unused + len(idle)]}
+            idle.append({**near, "parameters": {"INIT": "0" * 16}, "attributes": {}, "connections": pins})
     cells.update({f"idle_lut{number}": cell for number, cell in enumerate(idle)})
-    return len(idle)
-
-
-def prepare(file: Path) -> None:
-    """Apply `make_room` to the netlist in a JSON file."""
-    netlist = json.loads(file.read_text())
-    make_room(netlist)
-    file.write_text(json.dumps(netlist))
+    netlist.write_text(json.dumps(content))

@@ -159,9 +159,7 @@ def test_a_timing_report_that_is_not_good_enough_leaves_nothing(tmp_path, monkey
 
 @pytest.mark.parametrize("clock_mhz", [None, 10])
 def test_bitstream(tmp_path, clock_mhz, monkeypatch):
-    monkeypatch.setattr(
-        board.dense_fpga, "IDLE_LUTS", {"": 0.5}
-    )  # a dense bitstream has idle LUTs beside those of this unit
+    monkeypatch.setattr(board.dense_fpga, "IDLE_LUTS", {"": 0.5})  # this unit has no KVMU
     progress_calls = []
     bitstream = build(
         "ulx3s-12f",

@@ -143,21 +143,23 @@ def lut(output):
     return {"type": "LUT4", "parameters": {"INIT": "1" * 16}, "port_directions": directions, "connections": pins}
 
 
-def test_idle_luts_read_the_outputs_of_crowded_ones():
-    crowded = {f"unit.kvmu.part{n}": lut(10 + n) for n in range(20)}
+def test_idle_luts_read_the_outputs_of_other_luts(tmp_path):
+    kvmu = {f"unit.kvmu.part{n}": lut(10 + n) for n in range(20)}
     lanes = {f"unit.vector.engine.lane{n}": lut(40 + n) for n in range(50)}
     others = {"unit.other": lut(100), "unit.kvmu.register": {**lut(101), "type": "TRELLIS_FF"}}
-    top = {"attributes": {"top": "00000001"}, "cells": {**crowded, **lanes, **others}}
-    library = {"attributes": {}, "cells": {}}
-    before = json.loads(json.dumps(top))
-    assert make_room({"modules": {"LUT4": library, "top": top}}) == 15 + 14
-    idle = [cell for name, cell in top["cells"].items() if name not in before["cells"]]
-    assert {name: top["cells"][name] for name in before["cells"]} == before["cells"] and "settings" not in library
-    assert top["settings"] == ROUTER and len(idle) == 15 + 14
+    before = {**kvmu, **lanes, **others}
+    netlist = tmp_path / "top.json"
+    netlist.write_text(json.dumps({"modules": {"LUT4": {"cells": {}}, "top": {"cells": before}}}))
+    make_room(netlist)
+    modules = json.loads(netlist.read_text())["modules"]
+    assert modules["LUT4"] == {"cells": {}} and modules["top"]["settings"] == ROUTER
+    cells = modules["top"]["cells"]
+    assert {name: cells[name] for name in before} == before
+    idle = [cell for name, cell in cells.items() if name not in before]
     read = [cell["connections"]["A"][0] for cell in idle]
-    assert len(set(read)) == len(read)  # different neighbours
+    assert len(set(read)) == len(read)  # different LUTs
     assert sum(10 <= bit < 30 for bit in read) == 15 and sum(40 <= bit < 90 for bit in read) == 14
     outputs = [cell["connections"]["Z"][0] for cell in idle]
-    assert len(set(outputs)) == len(outputs) and min(outputs) > 101  # nets of their own
+    assert len(set(outputs)) == len(outputs) == 15 + 14 and min(outputs) > 101  # nets of their own
     assert all(cell["connections"][pin] == ["1"] for cell in idle for pin in "BCD")
     assert {cell["type"] for cell in idle} == {"LUT4"} and {cell["parameters"]["INIT"] for cell in idle} == {"0" * 16}
