@@ -77,14 +77,15 @@ def main(argv: list[str] | None = None) -> int:
     console = Console()
 
     def interrupt(number: int, frame: object) -> NoReturn:
+        stop_children()  # now: `subprocess.run` kills its own child only, whose children cannot be identified then
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         return args.run(args, console) or 0
     except KeyboardInterrupt:
         console.close()
-        stop_children()
         print("vrex: interrupted; no partial files remain", file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -152,30 +152,32 @@ def test_killed_tool_leaves_no_report(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_stops_children(tmp_path, video, number):
-    """During the build of the simulator: the compiler stops and no report is written."""
+    """While the C++ compiler builds the simulator: the compiler stops and no report is written."""
     environment = os.environ | {"VREX_BUILD": str(tmp_path / "build")}
     command = [sys.executable, "vrex.py", "demo", "--video", str(video), *TINY, "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stderr:
-            if "RTL" in line:
-                break
-        time.sleep(2)
+        marker, deadline = str(tmp_path / "build").encode(), time.monotonic() + 300
+        while not any(b"cc1plus" in line and marker in line for line in command_lines().values()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("vrex: interrupted")
     assert not list((tmp_path / "out").rglob("*.*"))
-    marker, deadline = str(tmp_path / "build").encode(), time.monotonic() + 10
-    while left := [folder.name for folder in Path("/proc").glob("[0-9]*") if marker in command_line(folder)]:
+    deadline = time.monotonic() + 5
+    while left := {number: line for number, line in command_lines().items() if marker in line}:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
 
-def command_line(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:  # gone meanwhile
-        return b""
+def command_lines() -> dict[str, bytes]:
+    """Command line of every process, by its number."""
+    lines = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            lines[folder.name] = (folder / "cmdline").read_bytes()
+    return lines
 
 
 def test_closed_pipe_gives_no_error():
