@@ -13,7 +13,7 @@ from sw_model.explain import Explanation
 from sw_model.graph import STAGES
 from sw_model.papers.claims import ClaimResult
 from sw_model.papers.programs import ProgramRow
-from sw_model.papers.reproduce import Reproduction, brief
+from sw_model.papers.reproduce import USES, Reproduction, brief
 from sw_model.quality import Quality
 from sw_model.result import Result
 from sw_model.systems import System
@@ -197,11 +197,15 @@ def comparison_section(
 
 def reproduction_section(reproduction: Reproduction) -> Section:
     """Published figures and the figures of the model."""
-    inside, judged, total = reproduction.score()
+    scores = {use: reproduction.score(use) for use in USES}
     return Section(
         "Published figures",
         [
-            f"{inside} of {judged} figures with a verdict are inside their tolerance, {total} in all.",
+            *(
+                f"Figures of kind {use}: {inside} of {judged} with a verdict are inside their tolerance, {total} in all."
+                for use, (inside, judged, total) in scores.items()
+                if total
+            ),
             *(f"Contradiction: {line}" for line in reproduction.contradictions),
         ],
         tables=[
@@ -215,7 +219,7 @@ def reproduction_section(reproduction: Reproduction) -> Section:
             ),
             Table(["assumption", "meaning"], [*map(list, reproduction.free_assumptions.items())], "free assumptions"),
             Table(
-                ["assumption", "meaning"],
+                ["number", "meaning"],
                 [*map(list, reproduction.measured_assumptions.items())],
                 "numbers that are measured on golden models and netlists",
             ),

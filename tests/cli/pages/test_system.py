@@ -76,3 +76,9 @@ def test_page(explanation, tmp_path):
 
 def test_close_labels_are_spread():
     assert charts._spread_labels([0.5, 0.52, 0.1], 0.05) == pytest.approx([0.5, 0.55, 0.1])
+
+
+def test_reproduction_section_counts_each_kind_of_figure():
+    section = system.reproduction_section(reproduce("hybrid.t2.cache"))
+    assert section.paragraphs[0] == "Figures of kind arith: 1 of 1 with a verdict are inside their tolerance, 1 in all."
+    assert [len(table.rows) for table in section.tables] == [1, 8, 2]
