@@ -202,9 +202,9 @@ def reproduction_section(reproduction: Reproduction) -> Section:
         "Published figures",
         [
             *(
-                f"Figures of kind {use}: {inside} of {judged} with a verdict are inside their tolerance, {total} in all."
-                for use, (inside, judged, total) in scores.items()
-                if total
+                f"Figures of kind {use}: {inside} of {judged} with a verdict are inside the tolerance, {count} in all."
+                for use, (inside, judged, count) in scores.items()
+                if count
             ),
             *(f"Contradiction: {line}" for line in reproduction.contradictions),
         ],

@@ -80,5 +80,5 @@ def test_close_labels_are_spread():
 
 def test_reproduction_section_counts_each_kind_of_figure():
     section = system.reproduction_section(reproduce("hybrid.t2.cache"))
-    assert section.paragraphs[0] == "Figures of kind arith: 1 of 1 with a verdict are inside their tolerance, 1 in all."
+    assert section.paragraphs[0] == "Figures of kind arith: 1 of 1 with a verdict are inside the tolerance, 1 in all."
     assert [len(table.rows) for table in section.tables] == [1, 8, 2]
