@@ -2,7 +2,7 @@
 
 Cores read parts of a matrix at the same time. In an interleaved matrix, the tiles that they read at the same time
 follow each other (see `tile_numbers`). Together the cores read the matrix in the order of addresses, which uses all
-banks of a DRAM evenly.
+banks of a DRAM evenly. Long result blocks have gaps (see `gap_tiles`).
 
 Encoded matrices, those of one core and those of a vision tower are stored result block by result block. An encoded tile
 is too short to be read alone at the full rate. If the size of a result block is a multiple of the interleave of the
@@ -23,6 +23,9 @@ from hw.config import Config
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
 INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 CHANNEL_BYTES = 256  # of the piece in one channel
+# bytes in all banks of LPDDR5, and the gap between long result blocks, which then begin in different banks
+BANKS_BYTES, BANK_GAP_BYTES = 524288, 393216
+LONG = 16  # a gap is at most this part of the words
 
 
 class RegionFullError(ValueError):
@@ -61,15 +64,29 @@ def block_words(k_blocks: int, width: int, form: WeightFormat | None = None) -> 
 
 def matrix_words(m_blocks: int, k_blocks: int, width: int, cores: int = 1) -> int:
     """Words of a matrix of BF16 tiles."""
-    return m_blocks * (block_words(k_blocks, width) if cores == 1 else k_blocks * width)
+    if cores == 1:
+        return m_blocks * block_words(k_blocks, width)
+    return (m_blocks * k_blocks + m_blocks // cores * gap_tiles(k_blocks, width, cores)) * width
 
 
-def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int) -> range:
+def gap_tiles(k_blocks: int, width: int, cores: int) -> int:
+    """Tiles of the gap after the n-th result blocks of all cores, which are interleaved.
+
+    If the activations of a product do not fit the operand memory, a core reads a few tiles of several result blocks in
+    turn. Without a gap, they all would be in different rows of the same bank.
+    """
+    tile_bytes = 2 * width * width
+    block_bytes = cores * k_blocks * tile_bytes
+    has_gap = block_bytes % BANKS_BYTES == 0 and block_bytes >= LONG * BANK_GAP_BYTES
+    return BANK_GAP_BYTES // tile_bytes if has_gap else 0
+
+
+def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int, gap: int = 0) -> range:
     """Numbers of the tiles of result block `m` in the memory of a matrix whose blocks the cores divide.
 
     A core computes the result blocks that `Share.part` returns. Memory begins with the first result block of every
     core: their first tiles, then their second tiles, and so on. The second result block of every core follows in the
-    same way. The last tiles are interleaved among the cores that have one block more.
+    same way, after `gap` tiles. The last tiles are interleaved among the cores that have one block more.
     """
     blocks_per_core, remainder = divmod(m_blocks, cores)
     first_longer = cores - remainder  # number of the first core with one block more
@@ -78,7 +95,7 @@ def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int) -> range:
     else:
         core, block = divmod(m - first_longer * blocks_per_core, blocks_per_core + 1)
         core += first_longer
-    first, step = block * cores * k_blocks + core, cores
+    first, step = block * (cores * k_blocks + gap) + core, cores
     if block == blocks_per_core:
         first, step = first - first_longer, remainder
     return range(first, first + k_blocks * step, step)
@@ -118,7 +135,8 @@ def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
     blocks = padded.reshape(rows, width, columns, width).swapaxes(1, 2)
     if cores == 1:
         return _with_gaps(blocks.reshape(rows, -1), block_words(columns, width) * width)
-    result = np.empty((rows * columns, width, width), "<u2")
+    result = np.zeros((matrix_words(rows, columns, width, cores) // width, width, width), "<u2")
+    gap = gap_tiles(columns, width, cores)
     for m, block in enumerate(blocks):
-        result[tile_numbers(m, rows, columns, cores)] = block
+        result[tile_numbers(m, rows, columns, cores, gap)] = block
     return result.tobytes()

@@ -3,10 +3,20 @@
 import numpy as np
 import pytest
 
+from compiler import memory as layout
 from compiler.blocks import Activations, Columns
 from compiler.builder import Share
 from compiler.machine.interpreter import FastInterpreter
-from compiler.memory import GAP_BYTES, INTERLEAVE_BYTES, block_words, matrix_words, row_words, tile_numbers, tiles
+from compiler.memory import (
+    GAP_BYTES,
+    INTERLEAVE_BYTES,
+    block_words,
+    gap_tiles,
+    matrix_words,
+    row_words,
+    tile_numbers,
+    tiles,
+)
 from compiler.products import Matrix, Products, divide
 from compiler.vision_parts import multiply
 from golden import bf16
@@ -58,6 +68,16 @@ def test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng):
         run(p.builder.commands, memory)
     result = np.frombuffer(bytes(memory), np.uint32, tokens * m_blocks * n, OUT * WORD).reshape(tokens, -1)
     np.testing.assert_array_equal(result, matmul(x, weights, n, CONFIG.align_bits))
+
+
+@pytest.mark.parametrize(("cores", "stored"), [(3, 3), (1, 4), (7, 3)])
+@pytest.mark.parametrize(("m_blocks", "k_blocks", "tokens"), [(5, 32, 10), (7, 32, 3)])
+def test_product_of_a_matrix_with_gaps_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng, monkeypatch):
+    n = CONFIG.dpe_inputs
+    monkeypatch.setattr(layout, "BANKS_BYTES", stored * k_blocks * n * WORD)
+    monkeypatch.setattr(layout, "BANK_GAP_BYTES", n * n * 2 * 3)
+    assert gap_tiles(k_blocks, n, stored) == 3
+    test_product_equals_golden(m_blocks, k_blocks, tokens, cores, stored, rng)
 
 
 @pytest.mark.parametrize("k_blocks", [6, 24])  # the weights of a result block fit a half of the operand memory, or not
@@ -136,6 +156,21 @@ def test_cores_read_neighbouring_tiles_at_the_same_time(m_blocks, k_blocks, core
             assert tile == list(range(end, end + len(tile)))
             end += len(tile)
     assert end == m_blocks * k_blocks
+
+
+def test_long_result_blocks_begin_in_all_banks():
+    """The n-th blocks of eight cores, in the feed-forward part of Llama-3-8B on V-Rex8; others have no gap."""
+    memory, n, cores = load_memory("lpddr5-6400-256b"), 64, 8
+    m_blocks, k_blocks = 4096 // n, 14336 // n
+    gap = gap_tiles(k_blocks, n, cores)
+    starts = [tile_numbers(block, m_blocks, k_blocks, cores, gap).start for block in range(m_blocks // cores)]
+    for numbers, banks in ((starts, 4), (range(0, m_blocks * k_blocks, cores * k_blocks), 1)):
+        places = decode(memory, "A", np.array(numbers) * n * 128 // memory.burst_bytes)
+        assert len(set(places["ba"].tolist())) == banks
+    last = tile_numbers(m_blocks - 1, m_blocks, k_blocks, cores, gap)
+    assert last[-1] < matrix_words(m_blocks, k_blocks, n, cores) / n <= last[-1] + 1 + gap
+    assert not gap_tiles(4096 // n, n, cores)  # shorter
+    assert not gap_tiles(k_blocks - 1, n, cores)
 
 
 def test_pieces_of_rows_use_all_channels():
