@@ -46,6 +46,7 @@ from sw_model.unit_cycles import (
     dpe_cycles,
     hcu_cycles,
     listed_share,
+    open_cycles,
     place_cycles,
     product_loads,
     select_cycles,
@@ -302,7 +303,7 @@ class Graph:
     def store(self, layer: int, after: Sequence[int]) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
 
-        One core of an accelerator does it. The next layer's tables are opened after it.
+        One core of an accelerator does it, and then opens the tables of the next layer.
         """
         core, memory = self.system.core, self.system.memory
         if not core:
@@ -316,7 +317,8 @@ class Graph:
         tokens = self.work.append_bytes / (self.model.kv_bytes * self.rates.assume.kv_bits / 16)
         placed, copied = place_cycles(tokens, latency, core), copy_cycles(tokens, copy_latency, core)
         placed = self.add("prediction", "KVMU", placed / self.hertz, after, layer)
-        return placed, self.add("prediction", "KVMU", copied / self.hertz, [placed], layer)
+        opened = open_cycles(self.work.hamming_pairs / ceil(self.work.processed_tokens), latency, core)
+        return placed, self.add("prediction", "KVMU", (copied + opened) / self.hertz, [placed], layer)
 
     def row(self) -> tuple[float, float, Core, float]:
         """Entries of a row of the threshold, buckets that it examines, the cores, and levels of buckets."""

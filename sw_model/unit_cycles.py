@@ -16,7 +16,7 @@ from hw.config import Config
 from hw.core.dma import BURST
 from hw.core.vector.command import INSTRUCTION_BYTES
 from hw.dre.hcu import HCU
-from hw.dre.kvmu.records import BLOCK_BYTES
+from hw.dre.kvmu.records import BLOCK_BYTES, HEADER_BLOCKS
 from hw.dre.wtu.wtu import WTU, WtuDesign
 from hw.lxe.dpe import DPE
 from hw.lxe.vpe import VPE
@@ -188,6 +188,16 @@ def place_cycles(tokens: float, latency: float, core: Core) -> float:
     latency  cycles of a read of a record: each token reads that of its cluster and of its page
     """
     return tokens * core.config.kv_heads * (PLACE_CYCLES + 2 * (latency + PORT_CYCLES)) / core.retrieving
+
+
+def open_cycles(candidates: float, latency: float, core: Core) -> float:
+    """Cycles of a step of the KVMU between the tokens of a layer and the selection for the next one.
+
+    The end of the old step writes its changes and then its number, each until memory has them. The new one reads the
+    headers of store and context, then `candidates` records for the HCU, one in a cycle.
+    """
+    headers = 2 * ceil(HEADER_BLOCKS * BLOCK_BYTES / (2 * core.config.dpe_inputs))
+    return (2 + headers + (candidates > 0)) * (latency + PORT_CYCLES) + candidates
 
 
 def copy_cycles(tokens: float, latency: float, core: Core) -> float:

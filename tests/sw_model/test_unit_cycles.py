@@ -19,12 +19,14 @@ from sw_model.core_ports import Reads, product_s, read_latency_s, streams_bytes_
 from sw_model.request import Request
 from sw_model.systems import SIZES, Core, load_system
 from sw_model.unit_cycles import (
+    PORT_CYCLES,
     ProductLoads,
     code_words,
     copy_cycles,
     dpe_cycles,
     hcu_cycles,
     index_readers,
+    open_cycles,
     place_cycles,
     product_loads,
     select_cycles,
@@ -65,6 +67,14 @@ def test_one_core_retrieves_for_all():
         assert cycles(10, 54, one) == CONFIG.cores * cycles(10, 54, CORE)
     wtu = WTU.from_config(CONFIG, WtuDesign.HISTOGRAM)
     assert wtu_reads(2048, 9, HISTOGRAM, 4) == 0 and wtu_reads(2049, 9, HISTOGRAM, 4) == wtu.packets(9, 4)
+
+
+def test_tables_are_opened_in_the_cycles_of_the_model_of_a_core():
+    """OFFLOAD and OPEN of a stream after 10,000 tokens, one of eight on V-Rex48, take 621 cycles or more."""
+    core = load_system("vrex48").core
+    latency = read_latency_s("hbm2e-3024-5120b", 128) * 800e6
+    assert open_cycles(10_000 / 32, latency, core) == pytest.approx(621, rel=0.15)
+    assert open_cycles(0, latency, core) == pytest.approx(4 * (latency + PORT_CYCLES))
 
 
 def test_reads_of_a_long_row_and_look_ups_take_the_cycles_of_the_model_of_a_core():
