@@ -25,7 +25,7 @@ INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 CHANNEL_BYTES = 256  # of the piece in one channel
 # bytes in all banks of LPDDR5, and the gap between long result blocks, which then begin in different banks
 BANKS_BYTES, BANK_GAP_BYTES = 524288, 393216
-LONG = 16  # a gap is at most this part of the words
+LEAST_GAPS = 16  # length of a result block that has a gap, in gaps
 
 
 class RegionFullError(ValueError):
@@ -77,7 +77,7 @@ def gap_tiles(k_blocks: int, width: int, cores: int) -> int:
     """
     tile_bytes = 2 * width * width
     block_bytes = cores * k_blocks * tile_bytes
-    has_gap = block_bytes % BANKS_BYTES == 0 and block_bytes >= LONG * BANK_GAP_BYTES
+    has_gap = block_bytes % BANKS_BYTES == 0 and block_bytes >= LEAST_GAPS * BANK_GAP_BYTES
     return BANK_GAP_BYTES // tile_bytes if has_gap else 0
 
 
