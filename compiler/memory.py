@@ -23,9 +23,9 @@ from hw.config import Config
 # bytes in all channels and bank groups of LPDDR5 with pieces of 256 B, and the piece in all channels
 INTERLEAVE_BYTES, GAP_BYTES = 16384, 4096
 CHANNEL_BYTES = 256  # of the piece in one channel
-# bytes in all banks of LPDDR5, and the gap between long result blocks, which then begin in different banks
+# bytes of a row of all banks of LPDDR5, and the gap between long result blocks, which then begin in different banks
 BANKS_BYTES, BANK_GAP_BYTES = 524288, 393216
-LEAST_GAPS = 16  # length of a result block that has a gap, in gaps
+LEAST_GAPS = 2  # length of a core's result block that has a gap, in gaps
 
 
 class RegionFullError(ValueError):
@@ -66,19 +66,20 @@ def matrix_words(m_blocks: int, k_blocks: int, width: int, cores: int = 1) -> in
     """Words of a matrix of BF16 tiles."""
     if cores == 1:
         return m_blocks * block_words(k_blocks, width)
-    return (m_blocks * k_blocks + m_blocks // cores * gap_tiles(k_blocks, width, cores)) * width
+    return (m_blocks * k_blocks + m_blocks // cores * gap_tiles(m_blocks, k_blocks, width, cores)) * width
 
 
-def gap_tiles(k_blocks: int, width: int, cores: int) -> int:
+def gap_tiles(m_blocks: int, k_blocks: int, width: int, cores: int) -> int:
     """Tiles of the gap after the n-th result blocks of all cores, which are interleaved.
 
     If the activations of a product do not fit the operand memory, a core reads a few tiles of several result blocks in
-    turn. Without a gap, they all would be in different rows of the same bank.
+    turn. Without a gap, they all would be in different rows of the same bank. Short blocks, whose activations fit, have
+    no gap, nor a matrix of which most cores have one block.
     """
     tile_bytes = 2 * width * width
-    block_bytes = cores * k_blocks * tile_bytes
-    has_gap = block_bytes % BANKS_BYTES == 0 and block_bytes >= LEAST_GAPS * BANK_GAP_BYTES
-    return BANK_GAP_BYTES // tile_bytes if has_gap else 0
+    in_one_bank = cores * k_blocks * tile_bytes % BANKS_BYTES == 0
+    is_long = k_blocks * tile_bytes >= LEAST_GAPS * BANK_GAP_BYTES
+    return BANK_GAP_BYTES // tile_bytes if in_one_bank and is_long and m_blocks >= 2 * cores else 0
 
 
 def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int, gap: int = 0) -> range:
@@ -136,7 +137,7 @@ def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
     if cores == 1:
         return _with_gaps(blocks.reshape(rows, -1), block_words(columns, width) * width)
     result = np.zeros((matrix_words(rows, columns, width, cores) // width, width, width), "<u2")
-    gap = gap_tiles(columns, width, cores)
+    gap = gap_tiles(rows, columns, width, cores)
     for m, block in enumerate(blocks):
         result[tile_numbers(m, rows, columns, cores, gap)] = block
     return result.tobytes()

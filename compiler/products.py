@@ -41,7 +41,7 @@ class Matrix:
     def tile_addresses(self, m: int, width: int) -> range:
         """Word addresses of the tiles of result block `m`; a word has `width` elements."""
         if self.cores > 1:
-            gap, base = gap_tiles(self.k_blocks, width, self.cores), self.address
+            gap, base = gap_tiles(self.m_blocks, self.k_blocks, width, self.cores), self.address
             numbers = tile_numbers(m, self.m_blocks, self.k_blocks, self.cores, gap)
             return range(base + numbers.start * width, base + numbers.stop * width, numbers.step * width)
         stored = self.k_blocks - (self.bias is not None)
