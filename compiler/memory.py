@@ -73,8 +73,8 @@ def gap_tiles(m_blocks: int, k_blocks: int, width: int, cores: int) -> int:
     """Tiles of the gap after the n-th result blocks of all cores, which are interleaved.
 
     If the activations of a product do not fit the operand memory, a core reads a few tiles of several result blocks in
-    turn. Without a gap, they all would be in different rows of the same bank. Short blocks, whose activations fit, have
-    no gap, nor a matrix of which most cores have one block.
+    turn. Without a gap, they all would be in different rows of the same bank. Short blocks have no gap, because their
+    activations fit. A matrix of which most cores have one block has none either.
     """
     tile_bytes = 2 * width * width
     in_one_bank = cores * k_blocks * tile_bytes % BANKS_BYTES == 0
@@ -82,12 +82,12 @@ def gap_tiles(m_blocks: int, k_blocks: int, width: int, cores: int) -> int:
     return BANK_GAP_BYTES // tile_bytes if in_one_bank and is_long and m_blocks >= 2 * cores else 0
 
 
-def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int, gap: int = 0) -> range:
+def tile_numbers(m: int, m_blocks: int, k_blocks: int, width: int, cores: int) -> range:
     """Numbers of the tiles of result block `m` in the memory of a matrix whose blocks the cores divide.
 
     A core computes the result blocks that `Share.part` returns. Memory begins with the first result block of every
     core: their first tiles, then their second tiles, and so on. The second result block of every core follows in the
-    same way, after `gap` tiles. The last tiles are interleaved among the cores that have one block more.
+    same way, after a gap (`gap_tiles`). The last tiles are interleaved among the cores that have one block more.
     """
     blocks_per_core, remainder = divmod(m_blocks, cores)
     first_longer = cores - remainder  # number of the first core with one block more
@@ -96,7 +96,8 @@ def tile_numbers(m: int, m_blocks: int, k_blocks: int, cores: int, gap: int = 0)
     else:
         core, block = divmod(m - first_longer * blocks_per_core, blocks_per_core + 1)
         core += first_longer
-    first, step = block * (cores * k_blocks + gap) + core, cores
+    first = block * (cores * k_blocks + gap_tiles(m_blocks, k_blocks, width, cores)) + core
+    step = cores
     if block == blocks_per_core:
         first, step = first - first_longer, remainder
     return range(first, first + k_blocks * step, step)
@@ -137,7 +138,6 @@ def tiles(matrix: np.ndarray, width: int, cores: int = 1) -> bytes:
     if cores == 1:
         return _with_gaps(blocks.reshape(rows, -1), block_words(columns, width) * width)
     result = np.zeros((matrix_words(rows, columns, width, cores) // width, width, width), "<u2")
-    gap = gap_tiles(rows, columns, width, cores)
     for m, block in enumerate(blocks):
-        result[tile_numbers(m, rows, columns, cores, gap)] = block
+        result[tile_numbers(m, rows, columns, width, cores)] = block
     return result.tobytes()

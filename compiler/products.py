@@ -7,7 +7,7 @@ from math import inf
 
 from compiler.blocks import Activations, Product
 from compiler.builder import ALONE, CommandRef, LoadedOperands, Operands, ProgramBuilder, Share
-from compiler.memory import block_words, gap_tiles, row_words, tile_numbers
+from compiler.memory import block_words, row_words, tile_numbers
 from golden.weight_formats import WeightFormat
 from hw.config import Config
 from hw.core.load_unit import LengthLimit
@@ -41,8 +41,7 @@ class Matrix:
     def tile_addresses(self, m: int, width: int) -> range:
         """Word addresses of the tiles of result block `m`; a word has `width` elements."""
         if self.cores > 1:
-            gap, base = gap_tiles(self.m_blocks, self.k_blocks, width, self.cores), self.address
-            numbers = tile_numbers(m, self.m_blocks, self.k_blocks, self.cores, gap)
+            numbers, base = tile_numbers(m, self.m_blocks, self.k_blocks, width, self.cores), self.address
             return range(base + numbers.start * width, base + numbers.stop * width, numbers.step * width)
         stored = self.k_blocks - (self.bias is not None)
         tile_words = self.form.tile_words(width) if self.form else width

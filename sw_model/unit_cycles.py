@@ -191,7 +191,7 @@ def place_cycles(tokens: float, latency: float, core: Core) -> float:
 
 
 def open_cycles(candidates: float, latency: float, core: Core) -> float:
-    """Cycles of a step of the KVMU between the tokens of a layer and the selection for the next one.
+    """Cycles that the KVMU takes after the tokens of a layer, before it selects for the next layer.
 
     The end of the old step writes its changes and then its number, each until memory has them. The new one reads the
     headers of store and context, then `candidates` records for the HCU, one in a cycle.

@@ -152,7 +152,11 @@ def test_cores_read_neighbouring_tiles_at_the_same_time(m_blocks, k_blocks, core
     end = 0
     for block in range(max(len(part) for part in parts)):
         for k in range(k_blocks):
-            tile = [tile_numbers(part[block], m_blocks, k_blocks, cores)[k] for part in parts if block < len(part)]
+            tile = [
+                tile_numbers(part[block], m_blocks, k_blocks, CONFIG.dpe_inputs, cores)[k]
+                for part in parts
+                if block < len(part)
+            ]
             assert tile == list(range(end, end + len(tile)))
             end += len(tile)
     assert end == m_blocks * k_blocks
@@ -163,11 +167,11 @@ def test_long_result_blocks_begin_in_all_banks():
     memory, n, cores = load_memory("lpddr5-6400-256b"), 64, 8
     m_blocks, k_blocks = 4096 // n, 14336 // n
     gap = gap_tiles(m_blocks, k_blocks, n, cores)
-    starts = [tile_numbers(block, m_blocks, k_blocks, cores, gap).start for block in range(m_blocks // cores)]
+    starts = [tile_numbers(block, m_blocks, k_blocks, n, cores).start for block in range(m_blocks // cores)]
     for numbers, banks in ((starts, 4), (range(0, m_blocks * k_blocks, cores * k_blocks), 1)):
         places = decode(memory, "A", np.array(numbers) * n * 128 // memory.burst_bytes)
         assert len(set(places["ba"].tolist())) == banks
-    last = tile_numbers(m_blocks - 1, m_blocks, k_blocks, cores, gap)
+    last = tile_numbers(m_blocks - 1, m_blocks, k_blocks, n, cores)
     assert last[-1] < matrix_words(m_blocks, k_blocks, n, cores) / n <= last[-1] + 1 + gap
     assert not gap_tiles(2 * m_blocks, 4096 // n, n, cores)  # shorter
     assert not gap_tiles(m_blocks, k_blocks - 1, n, cores)
