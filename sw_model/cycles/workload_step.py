@@ -150,6 +150,9 @@ class _Stream:
             progress(f"history of {numbers.past} tokens", start, numbers.past)
             self.table.cluster(np.full(min(size, numbers.past - start), codes[start // size]))
             self.table.commit()
+        for number in (1, 0):  # as before every step of a stream: old clusters leave the window of candidates
+            self.table.open(number)
+        self.table.commit()
         self.table.open(1)
 
     def workload_step(self, first: StepData, later: StepData, stored: StepData | None = None) -> WorkloadStep:

@@ -6,12 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from golden.clustering import ClusterRule
 from golden.weight_formats import FORMATS
 from hw.config import Config
 from hw.core.load_unit import LengthLimit
 from sw_model.cycles.columns import Command
 from sw_model.cycles.critical_path import critical_path, memory_of, shares
 from sw_model.cycles.frame import compile_carry, compile_step, compile_store, compile_vision, compile_window_step
+from sw_model.cycles.store_commands import Act
 from sw_model.cycles.workload_step import StepNumbers, workload_step
 from sw_model.explain import program_waits
 from sw_model.papers import program_runs as runs
@@ -109,6 +111,14 @@ def test_numbers_of_a_step_are_those_of_the_formula(past):
     assert len(data.fetched) == 8 * numbers.fetched
     assert data.past(0) == 32 * numbers.selected
     assert np.mean([passes for passes, _ in data.rows[0]]) == pytest.approx(12.7, abs=0.03)
+
+
+def test_open_reads_the_clusters_of_the_window():
+    """Not those that have left it in the history of the stream."""
+    numbers = step_numbers(Point("vrex8", "frame", 10_000))
+    opening = workload_step(Config.preset("paper"), numbers).later.opening
+    (candidates,) = (value for act, value in opening.actions if act is Act.CANDIDATES)
+    assert (candidates.records, candidates.expired) == (ClusterRule().window_tokens // 32, 0)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +230,7 @@ def test_bounded_policies_have_one_record():
 
 
 # points that differ by more than 5 %, see the page of the programs
-LARGE_DIFFERENCES = {
-    "vrex8 infinigenp frame 10000": 0.06, "vrex48 text 10000 x 8": 0.06, "vrex8-plus frame 700000": 0.08,
-}  # fmt: skip
+LARGE_DIFFERENCES = {"vrex8-plus frame 700000": 0.09}
 
 
 def test_formula_agrees_with_the_programs():
