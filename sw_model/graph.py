@@ -15,52 +15,37 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw.core.isa import ExecUnit
-from hw.core.processor import READ_ENGINES
 from hw.core.sequencer import QUEUE_DEPTHS
 from hw.dre.kvmu.kvmu import WAITING_EXTENTS
 from sw_model.assumptions import DECODER_OPS, VISION_OPS
 from sw_model.core_ports import (
     WRITTEN_ROWS,
     activations_bytes_per_s,
-    burst_bytes,
     index_bytes_per_s,
     keys_bytes_per_s,
-    product_s,
-    read_latency_s,
     same_word_bytes_per_s,
     values_bytes_per_s,
     vector_bytes_per_s,
     word_bytes,
 )
 from sw_model.engine import PS_PER_S, Task, Timeline
+from sw_model.layer_timing import LayerTiming
 from sw_model.policies import Work
 from sw_model.policies.base import BF16_BYTES
 from sw_model.rates import Rates
-from sw_model.systems import Core, System
+from sw_model.systems import System
 from sw_model.unit_cycles import (
-    ProductLoads,
     attention_bytes,
     attention_passes,
     code_words,
-    copy_cycles,
     dpe_cycles,
     hcu_cycles,
-    listed_share,
-    open_cycles,
-    place_cycles,
-    product_loads,
-    select_cycles,
     vision_attention_bytes,
     vpe_cycles,
-    wtu_cycles,
-    wtu_read_cycles,
     wtu_reads,
 )
 from sw_model.workloads import Model, Phase
 
-# part of the words in flight that a single word waits for, see `tests/sw_model/memory/bench_word_waits.py`: on the
-# memories of V-Rex8 and V-Rex48 0.57 and 0.73, while the load units of all cores have their bursts in flight
-WORD_WAITS = 0.65
 # bytes of device memory that vector work reads and writes for an element: sums and products in FP32, results in BF16;
 # an RMS norm reads its vector twice, a layer norm three times
 VECTOR_BYTES = {
@@ -94,7 +79,6 @@ class Graph:
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
         self.work, self.rates, self.blocking = work, rates, blocking
         self.turns = 1  # streams that are served in turn, while the tasks are those of one
-        self.first = work.first_layer
         self.hertz = system.core.clock_mhz * 1e6 if system.core else 0.0
         self.chunks = rates.assume.chunks
         self.projection_bytes = rates.assume.weight_bits / 8  # of a weight of a projection
@@ -102,6 +86,11 @@ class Graph:
         self.flops: dict[str, float] = defaultdict(float)
         self.fetched: list[int] = []  # transfers over the link, in order
         self.transfers: list[int] = []  # tasks of the newest piece of a fetch
+
+    @property
+    def timing(self) -> LayerTiming:
+        """Times of the parts of a layer for the present number of streams."""
+        return LayerTiming(self.system, self.model, self.work, self.rates, self.batch, self.turns)
 
     # -- single tasks ------------------------------------------------------------------------------------
     def add(self, stage: str, resource: str, seconds: float, deps: Sequence[int], layer: int, nbytes: int = 0) -> int:
@@ -192,7 +181,7 @@ class Graph:
         behind = 1.0  # share of a piece of the product that follows its load
         if self.system.core:
             interleaved = weight_bytes == BF16_BYTES and stage != "vision"  # see `compiler.memory`
-            loads, seconds = self.product(vectors, inputs, matrices, weight_bytes, interleaved)
+            loads, seconds = self.timing.product(vectors, inputs, matrices, weight_bytes, interleaved)
             total, results = round(total * loads.weights), 4 * vectors * outputs
             pieces = loads.activations if loads.piece_rows else 0
             rate = (total + results + pieces) / seconds
@@ -213,27 +202,6 @@ class Graph:
                 last = self.matrix(use, vectors, inputs, outputs, [begun, last], layer, share=share * (1 - behind))
             last = self.matrix(use, vectors, inputs, outputs, [load, last], layer, share=share * behind)
         return last
-
-    def product(
-        self, vectors: int, inputs: int, matrices: tuple[int, ...], weight_bytes: float, interleaved: bool
-    ) -> tuple[ProductLoads, float]:
-        """What the cores load for a product, and the time in which they read its weights."""
-        assert self.system.core
-        loads = product_loads(vectors, inputs, sum(matrices), self.system.core)
-        block = ceil(vectors / loads.weights)
-        once = product_s(self.system, block, inputs, matrices, loads, weight_bytes, interleaved=interleaved)
-        return loads, loads.weights / loads.groups * once
-
-    def projections(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Inputs and outputs of the projections of a layer; those of one entry are computed at the same time.
-
-        Queries, keys and values; output; gate and up; down.
-        """
-        model, width = self.model, self.model.q_heads * self.model.head_dim
-        return [
-            (model.hidden, (model.key_dim, model.key_dim, width)), (width, (model.hidden,)),
-            (model.hidden, (2 * model.ffn,)), (model.ffn, (model.hidden,)),
-        ]  # fmt: skip
 
     def predict(self, layer: int, query: int) -> int:
         """The policy's prediction of the KV that `layer` needs, from the queries of task `query`."""
@@ -276,114 +244,24 @@ class Graph:
             return self.launches("prediction", round(work.gpu_kernels), after, layer)
         if not work.threshold_rows:
             return max(after)
-        seconds = self.wtu_cycles(self.latency(burst_bytes(self.system))) / self.hertz
-        if reads := wtu_reads(*self.row()):
+        if reads := wtu_reads(*self.timing.row()):
             nbytes = round(reads * work.threshold_rows * work.threshold_entries * 2 * BF16_BYTES)
             self.dram("prediction", nbytes, after, layer)
-        hidden = (self.heads() - 1) * min(seconds / self.heads(), self.listed_s())
-        return self.add("prediction", "WTU", seconds - hidden, after, layer)
-
-    def listed_s(self) -> float:
-        """Seconds in which the last clusters of a KV head, those in the list memory, are looked up and copied."""
-        core, fetched = self.system.core, self.fetched_share()
-        assert core
-        listed, lookups_s = listed_share(self.work.threshold_entries, core), self.select_s() / self.heads()
-        copies_s = self.rates.fetch_bytes / self.copies_per_s() / self.heads()
-        result = min(listed, 1 - fetched) * lookups_s
-        if listed > 1 - fetched:
-            result += (listed - 1 + fetched) / fetched * max(copies_s, fetched * lookups_s)
-        return result
-
-    def heads(self) -> float:
-        """KV heads for which a core selects clusters, one after the other."""
-        core, heads = self.system.core, self.model.kv_heads * self.batch
-        assert core
-        return heads / min(heads, core.retrieving)
+        return self.add("prediction", "WTU", self.timing.selection_s(), after, layer)
 
     def store(self, layer: int, after: Sequence[int]) -> tuple[int, int]:
         """The assignment of the new tokens to clusters and slots, and the copies of their keys and values.
 
         One core of an accelerator does it, and then opens the tables of the next layer.
         """
-        core, memory = self.system.core, self.system.memory
+        core = self.system.core
         if not core:
             return max(after), max(after)
-        key_bytes = BF16_BYTES * core.config.head_dim
-        latency = self.latency(word_bytes(core))
-        copy_latency = read_latency_s(memory, key_bytes) * self.hertz
         if self.work.hamming_pairs:
             cycles = hcu_cycles(self.work.hamming_pairs, core)
             after = [self.add("prediction", "HCU", cycles / self.hertz, after, layer)]
-        tokens = self.work.append_bytes / (self.model.kv_bytes * self.rates.assume.kv_bits / 16)
-        placed, copied = place_cycles(tokens, latency, core), copy_cycles(tokens, copy_latency, core)
-        placed = self.add("prediction", "KVMU", placed / self.hertz, after, layer)
-        opened = open_cycles(self.work.hamming_pairs / ceil(self.work.processed_tokens), latency, core)
-        return placed, self.add("prediction", "KVMU", (copied + opened) / self.hertz, [placed], layer)
-
-    def row(self) -> tuple[float, float, Core, float]:
-        """Entries of a row of the threshold, buckets that it examines, the cores, and levels of buckets."""
-        work, core = self.work, self.system.core
-        assert core
-        return work.threshold_entries, work.threshold_passes, core, work.threshold_levels
-
-    def wtu_cycles(self, latency: float) -> float:
-        """Cycles of the threshold in all rows; a row is read in bursts of `latency` while another one is selected."""
-        rows, row = self.work.threshold_rows, self.row()
-        reads = rows / row[2].retrieving * max(1, wtu_reads(*row))
-        return max(wtu_cycles(rows, *row), reads * wtu_read_cycles(row[0], latency, row[2]))
-
-    def select_cycles(self, latency: float, times: float = 1.0) -> float:
-        """Cycles in which the KVMU looks up the selected clusters, `times` those of the work."""
-        work, core = self.work, self.system.core
-        assert core
-        lookups = select_cycles(work.selects * times, work.clusters, latency, core) if work.selects else 0.0
-        return self.heads() * lookups
-
-    def latencies(self, nbytes: int) -> tuple[float, float]:
-        """Cycles from a request for `nbytes` of the core that retrieves to the data: alone, and while weights are read.
-
-        Then the words that all load units have requested before are served first. The words of a burst go to several
-        channels of the memory, and the last one counts; a single word waits for one channel.
-        """
-        system, core = self.system, self.system.core
-        assert core
-        alone = read_latency_s(system.memory, nbytes) * self.hertz
-        words = core.config.cores * READ_ENGINES["load"][1] * word_bytes(core)
-        waiting = 1.0 if nbytes >= burst_bytes(system) else WORD_WAITS
-        return alone, max(alone, waiting * words / self.rates.dram_stream * self.hertz)
-
-    def busy_share(self) -> float:
-        """Share of the selection and the fetch during which the cores read weights, or attend."""
-        core, rates = self.system.core, self.rates
-        assert core
-        if self.work.schedule == "same_layer":  # all other cores wait for the fetch
-            return 0.0
-        (_, word), (_, burst) = (self.latencies(n) for n in (word_bytes(core), burst_bytes(self.system)))
-        lookups, copies = self.select_cycles(word), rates.fetch_bytes / self.copies_per_s() * self.hertz
-        cycles = max(lookups, copies)
-        if self.work.threshold_rows:
-            cycles = max(cycles, self.wtu_cycles(burst))
-        weights, attention = (seconds * self.hertz for seconds in self.reading_s())
-        if self.turns > 1:  # only one of the streams is selected and fetched while weights are read
-            weights = min(weights, cycles) / self.turns
-        return min(1.0, (weights + attention) / cycles) if cycles else 1.0
-
-    def reading_s(self) -> tuple[float, float]:
-        """Seconds in which the cores read the weights of a layer; and its keys, values and scores."""
-        tokens, size = ceil(self.work.processed_tokens) * self.batch * self.turns, self.projection_bytes
-        products = (self.product(tokens, *each, size, size == BF16_BYTES)[1] for each in self.projections())
-        rows, keys, scores = self._attended(1)
-        core, read_s = self.system.core, self.work.attend_read_bytes / 2 / self.rates.dram_kv
-        assert core
-        passes, (written, softmax, weights) = attention_passes(rows, core), attention_bytes(keys, core)
-        softmax_s = sum(softmax) * scores / vector_bytes_per_s(self.system, *softmax)
-        attention_s = read_s * sum(passes) + (written + weights) * scores / self.rates.dram_stream + softmax_s
-        return sum(products), attention_s
-
-    def latency(self, nbytes: int) -> float:
-        """Cycles from a request for `nbytes` of the core that retrieves to the data, mean over a layer."""
-        alone, busy = self.latencies(nbytes)
-        return alone + (busy - alone) * self.busy_share()
+        placed = self.add("prediction", "KVMU", self.timing.placed_s(), after, layer)
+        return placed, self.add("prediction", "KVMU", self.timing.stored_s(), [placed], layer)
 
     def fetch(self, layer: int, after: int) -> int:
         """Older KV over the link into device memory, in pieces, and the look-up of the selected clusters.
@@ -391,15 +269,14 @@ class Graph:
         The fetches of the layers follow each other. Where a drive is behind the link, drive and link transfer a piece
         at the same time, so the slower one sets the pace.
         """
-        times = self.first if layer == 0 else 1.0
+        times = self.timing.times(layer)
         total, done, last = round(self.rates.fetch_bytes * times), 0, after
-        select_s = self.select_s(times)
+        select_s = self.timing.select_s(times)
         if not total and not select_s:
             return after
         storage, previous = self.rates.storage, [after, *self.transfers]
-        if total and select_s:  # recent clusters are looked up while the last copies wait, then while nothing is copied
-            waits = self.heads() * min(self.waiting_bytes(), total / self.heads()) / self.copies_per_s()
-            alone = max(0.0, (1 - self.fetched_share()) * select_s - waits)
+        if total and select_s:
+            alone = self.timing.lookups_after_s(select_s, total)
             previous = [self.add("fetch", "KVMU", alone, previous, layer)]
             select_s -= alone
         for i in range(self.chunks):
@@ -416,32 +293,6 @@ class Graph:
             last = self.dram("fetch", size, transfers, layer)
             self.fetched.append(transfers[0])
         return last
-
-    def copies_per_s(self) -> float:
-        """Bytes per second of copies: the rate of the link, or of a slower drive behind it."""
-        return min(self.rates.link, self.rates.storage or self.rates.link)
-
-    def waiting_bytes(self) -> float:
-        """Bytes of the pages of a KV head whose copies can wait."""
-        core, heads = self.system.core, self.model.kv_heads
-        assert core
-        page_bytes = core.config.page_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16
-        return WAITING_EXTENTS * page_bytes / heads
-
-    def fetched_share(self) -> float:
-        """Share of the selected tokens that are fetched.
-
-        They are older than the others and have lower numbers, so that copies are in progress while they are looked up.
-        """
-        selected = self.work.attended_tokens * self.model.kv_bytes * self.rates.assume.kv_bits / 16 * self.batch
-        return min(1.0, self.rates.fetch_bytes / selected) if selected else 0.0
-
-    def select_s(self, times: float = 1.0) -> float:
-        """Seconds in which the KVMU looks up the selected clusters of a layer, `times` those of the work."""
-        core = self.system.core
-        if not core or not self.work.selects:
-            return 0.0
-        return self.select_cycles(self.latency(word_bytes(core)), times) / self.hertz
 
     def held(self) -> list[int]:
         """The piece of the newest fetch that a leading core has to issue before it can go on with its program.
@@ -469,9 +320,9 @@ class Graph:
         model, core = self.model, self.system.core
         if not core or self.batch * model.kv_heads > core.config.cores:
             return query, query
-        rows, keys, scores = self._attended(layer)
+        rows, keys, scores = self.timing.attended(layer)
         passes, moved = attention_passes(rows, core), attention_bytes(keys, core)
-        last, nbytes = query, self.work.attend_read_bytes * self.times(layer) / 2 * passes[0]
+        last, nbytes = query, self.work.attend_read_bytes * self.timing.times(layer) / 2 * passes[0]
         written = moved[0] * scores  # while the next keys are read
         rate = self.rates.dram_kv
         if nbytes:
@@ -493,8 +344,8 @@ class Graph:
         If that has added nothing, the whole attention: keys and values are read together in pieces.
         """
         heads, core, d = self.batch * self.model.kv_heads, self.system.core, self.model.head_dim
-        rows, keys, scores = self._attended(layer)
-        nbytes, moved = self.work.attend_read_bytes * self.times(layer) / 2, [0, 0, 0]
+        rows, keys, scores = self.timing.attended(layer)
+        nbytes, moved = self.work.attend_read_bytes * self.timing.times(layer) / 2, [0, 0, 0]
         passes = (1, 1)
         if core:
             sizes = attention_bytes(keys, core)
@@ -515,16 +366,6 @@ class Graph:
             weight = self.vector("attention", ceil(scores / self.chunks), "softmax", [last], layer, row=keys)
             last = self.matrix("attention", rows, keys, d, [weight], layer, heads, 1 / self.chunks)
         return last
-
-    def times(self, layer: int) -> float:
-        """Attended past tokens of a layer as a multiple of those of `work`."""
-        return self.first if layer == 0 else 1.0
-
-    def _attended(self, layer: int) -> tuple[int, int, int]:
-        """Query rows of a KV head, keys of a row, and scores of a layer."""
-        t = ceil(self.work.processed_tokens)
-        keys = ceil(self.work.attended_tokens * self.times(layer)) + t
-        return t * self.model.group, keys, t * self.model.q_heads * keys * self.batch
 
     def _piece(
         self, stage: str, nbytes: float, piece: int, after: Sequence[int], layer: int, rate: float | None = None
@@ -579,7 +420,7 @@ class Graph:
         if work.schedule == "ahead" and (work.matmuls or work.vector_ops):
             query = self.predict(layer, query)
         if ready < 0 and not (work.schedule == "ahead" and overlaps):
-            selects = work.schedule != "ahead" and (layer or self.first == 1)
+            selects = work.schedule != "ahead" and (layer or self.timing.times(0) == 1)
             ready = self.fetch(layer, self.predict(layer, query) if selects else query)
         following = following if overlaps else None
         placed, stored = self.store(layer, [query, ready])
@@ -590,7 +431,7 @@ class Graph:
         if following is not None and work.schedule == "ahead":
             fetched = self.fetch(following, stored if self.system.core else x)
         _, weights = self.attention_weights(layer, query, (ready, x), placed)
-        fetches = fetched >= 0 and (self.rates.fetch_bytes or self.select_s())
+        fetches = fetched >= 0 and (self.rates.fetch_bytes or self.timing.select_s())
         held = self.held() if self.system.core and fetches else []
         return self.attention(layer, query, (ready, x), weights, held), fetched
 
@@ -620,7 +461,7 @@ class Graph:
         model, work, t = self.model, self.work, ceil(self.work.processed_tokens) * self.batch
         width = model.q_heads * model.head_dim
         kv_width, weight_bytes = 2 * model.key_dim, self.projection_bytes
-        qkv, o, gate_up, down = self.projections()
+        qkv, o, gate_up, down = self.timing.projections()
         x = self.vision()
         in_turn, ready = self.batch > 1 and self.system.core and self.system.core.retrieving == 1, -1
         if work.schedule == "ahead" and not self.blocking:

@@ -2,8 +2,9 @@
 
 Run by hand: python -m tests.sw_model.memory.bench_word_waits [cycles]. Each core has as many bursts in flight as its
 load unit, in the interleaved tiles of a matrix; besides them one word is read at a time, at random addresses. The last
-column is `sw_model.graph.WORD_WAITS`: the latency of a word, divided by the time in which all words in flight are read.
-It falls while the channels of the memory drift apart; 200,000 cycles are the time of a large product with weights.
+column is `sw_model.layer_timing.WORD_WAITS`: the latency of a word, divided by the time in which all words in flight
+are read. It falls while the channels of the memory drift apart; 200,000 cycles are the time of a large product with
+weights.
 """
 
 import heapq
