@@ -227,8 +227,13 @@ def test_fast_wtu_takes_less_time():
         run(load_system("vrex8").replace(core={"wtu_design": design}), "resv", workloads.frame(40000))
         for design in ("sweep", "histogram")
     )
-    # reads of the rows bound the fast one
-    assert fast.utilisation["WTU"] * fast.total_s < slow.utilisation["WTU"] * slow.total_s / 2
+    cycles = [next(f.value for f in result.facts if f.name == "WTU per layer") for result in (slow, fast)]
+    busy = [
+        result.utilisation["WTU"] * result.total_s * load_system("vrex8").core.clock_mhz * 1e6 / LLAMA3_8B.layers
+        for result in (slow, fast)
+    ]
+    assert busy[0] == pytest.approx(cycles[0]) and cycles[1] < cycles[0] / 4
+    assert cycles[1] < busy[1] < busy[0]  # reads of the rows bound the fast one
     with pytest.raises(ValueError, match=r"core\.wtu_design must be one of sweep, histogram, got 'magic'"):
         load_system("vrex8").replace(core={"wtu_design": "magic"})
 

@@ -11,6 +11,7 @@ from synth.core_session import Accesses, random_session, self_test, vectors_of
 from tests.hw.boards.serial import talk
 
 TINY = Config.preset("tiny")
+ON_BOARD = TINY.replace(dre_counters=0, hcu_lanes=2, wtu_lanes=2, cache_lines=2)  # the bitstream of hw/boards/README.md
 LIMITS = {"patience": 1 << 20, "limit_cycles": 40_000_000}  # CLEAR takes a cycle per word
 
 
@@ -60,8 +61,9 @@ def test_self_test_and_accesses_without_effect(session):
 
 
 @pytest.mark.heavy
-def test_model_through_the_serial_port(session):
+def test_model_through_the_serial_port(seed):
     """The self-test after power-up, then the host program runs the model: 60 clock cycles for each byte."""
+    session = random_session(ON_BOARD, seed)
     system, vectors = session.system(), session.vectors()
     beats, problem = talk(system, self_test(system), vectors, **LIMITS)
     assert problem == "" and beats == {"reply": len(vectors.outputs["reply"])}
