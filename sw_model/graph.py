@@ -79,7 +79,6 @@ class Graph:
         self.system, self.model, self.phase, self.batch = system, model, phase, batch
         self.work, self.rates, self.blocking = work, rates, blocking
         self.turns = 1  # streams that are served in turn, while the tasks are those of one
-        self.hertz = system.core.clock_mhz * 1e6 if system.core else 0.0
         self.chunks = rates.assume.chunks
         self.projection_bytes = rates.assume.weight_bits / 8  # of a weight of a projection
         self.tasks: list[Task] = []
@@ -140,7 +139,7 @@ class Graph:
         if moved := VECTOR_BYTES.get(kind):
             rate = vector_bytes_per_s(self.system, *moved) / longest
             deps = [self.dram("activations", round(elements * sum(moved)), deps, layer, rate)]
-        last = self.add(stage, "VPE", longest * vpe_cycles(elements, kind, core) / self.hertz, deps, layer)
+        last = self.add(stage, "VPE", longest * vpe_cycles(elements, kind, core) / self.timing.hertz, deps, layer)
         code = elements / row * code_words(kind, row, core.config) * word_bytes(core) if row else 0.0
         if not code:
             return last
@@ -236,8 +235,7 @@ class Graph:
     def threshold(self, layer: int, after: Sequence[int]) -> int:
         """The selection of candidates after their scores and other tasks, those of `after`.
 
-        The clusters of a KV head are looked up and copied while the rows of the next one are selected, so that the
-        fetch waits for the rows of the first one.
+        The fetch waits for the rows of the first KV head only (`LayerTiming.selection_s`).
         """
         work, core = self.work, self.system.core
         if not core:
@@ -259,7 +257,7 @@ class Graph:
             return max(after), max(after)
         if self.work.hamming_pairs:
             cycles = hcu_cycles(self.work.hamming_pairs, core)
-            after = [self.add("prediction", "HCU", cycles / self.hertz, after, layer)]
+            after = [self.add("prediction", "HCU", cycles / self.timing.hertz, after, layer)]
         placed = self.add("prediction", "KVMU", self.timing.placed_s(), after, layer)
         return placed, self.add("prediction", "KVMU", self.timing.stored_s(), [placed], layer)
 

@@ -182,7 +182,7 @@ class LayerTiming:
         return min(self.rates.link, self.rates.storage or self.rates.link)
 
     def lookups_after_s(self, select_s: float, total: int) -> float:
-        """The seconds of `select_s`, those of the look-ups, in which no copies wait; the fetch has `total` bytes.
+        """Part of `select_s`, the seconds of the look-ups, in which no copies wait, for a fetch of `total` bytes.
 
         Recent clusters are looked up while the last copies wait, then while nothing is copied.
         """
@@ -192,10 +192,10 @@ class LayerTiming:
 
     # -- latency of the device memory ---------------------------------------------------------------------------
     def latencies(self, nbytes: int) -> tuple[float, float, float]:
-        """Cycles from a request for `nbytes` of the core that retrieves to the data: while the cores read nothing,
-        their weights, and keys and values.
+        """Cycles from a request for `nbytes` of the core that retrieves to the data, for three states of the cores.
 
-        Then the words that all load units have requested before are served first. The words of a burst go to several
+        They read nothing, weights, or keys and values. The words that their load units have requested before are
+        served first. The words of a burst go to several
         channels of the memory, and the last one counts; a single word waits for one channel.
         """
         alone = read_latency_s(self.system.memory, nbytes) * self.hertz

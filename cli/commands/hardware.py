@@ -347,8 +347,8 @@ def add_board(commands: Any) -> None:
     parser.add_argument(
         "--unit",
         default="wtu",
-        help="wtu or hcu, units without memory jobs; or core, with block memories and a model (only at tiny; about 45 "
-        "minutes) (default wtu)",
+        help="wtu or hcu, units without memory jobs; or core, with block memories and a model (only at tiny; routed "
+        "with two lanes, see hw/boards/README.md, in 50 minutes) (default wtu)",
     )
     add_configuration(parser, "small")
     add_yosys(parser)

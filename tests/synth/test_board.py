@@ -131,7 +131,7 @@ def test_progress_of_a_tool(tmp_path, monkeypatch):
     expected = [
         "placement, iteration 3",
         "routing, 8,642 wires overused after round 7",
-        "routing, 89,345 connections left after 219,000",
+        "routing, 89,345 connections left after 219,000 steps",
     ]
     assert list(dict.fromkeys(reports)) == expected
 
